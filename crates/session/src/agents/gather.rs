@@ -7,7 +7,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use protocol::{Code, DeployFile, Fault, FileEncoding, limits};
 use std::{
     fs, io,
-    io::{Read as _, Write as _},
+    io::Write as _,
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Component, Path, PathBuf},
 };

@@ -115,7 +115,7 @@ impl Task {
             turns: Turns::default(),
             turn_rows: Vec::new(),
             occupied: Occupied::Empty,
-            clock: Clock::new(),
+            clock: Clock::new(Instant::now()),
             pending: VecDeque::new(),
             joiners: Vec::new(),
             leavers: Vec::new(),
@@ -219,7 +219,7 @@ impl Task {
         if self.idle_deadline().is_some_and(|deadline| deadline <= now) {
             let minutes = self.shared.options.idle.as_secs() / 60;
             let reason = format!("idle for {minutes} minutes: its agent was stopped and comes back when needed");
-            self.rest(Some(reason), Reason::SessionPaused, &mut cx);
+            self.rest(Some(reason), &mut cx);
         } else if let Some(heard) = self.occupied.overdue(now) {
             self.settle(cx);
             return self.on_heard(heard);
@@ -261,8 +261,8 @@ impl Task {
             cx.record(Actor::System, notice);
         }
         self.redactor = launched.begin.redactor.clone();
-        self.clock = Clock::new();
-        cx.now = self.clock.now();
+        self.clock = Clock::new(Instant::now());
+        cx.now = self.clock.read(Instant::now());
         let acp = occupant::Acp::begin(launched.begin, cx);
         self.memo.consumed = 0;
         self.occupied = Occupied::live(acp, launched.process, launched.slot, self.redactor.clone());
@@ -280,6 +280,11 @@ impl Task {
         for turn in self.turns.take_all() {
             self.end_turn(&turn, Outcome::Failed, Reason::AgentNotStarted, Some(fault.message.to_string()), None, cx);
         }
+        self.dismiss_joiners(fault, cx);
+    }
+
+    /// The occupant they wait for will not come.
+    fn dismiss_joiners(&mut self, fault: &Fault, cx: &Cx) {
         let seq = cx.last_seq();
         for joiner in std::mem::take(&mut self.joiners) {
             self.pending.push_back((seq, Pend::answer(joiner, Err(fault.clone()))));
@@ -368,9 +373,12 @@ impl Task {
         }
     }
 
-    /// Stops the occupant on purpose; the session can be resumed.
-    fn rest(&mut self, reason: Option<String>, turn_reason: Reason, cx: &mut Cx) {
-        self.interrupt_running(turn_reason, cx);
+    /// Stops the occupant on purpose; the session can be resumed. Prompts that wait get their outcome now:
+    /// otherwise they would bring it back at once.
+    fn rest(&mut self, reason: Option<String>, cx: &mut Cx) {
+        for turn in self.turns.take_all() {
+            self.end_turn(&turn, Outcome::Interrupted, Reason::SessionPaused, None, None, cx);
+        }
         self.occupied.stop(occupied::After::Rest { reason });
     }
 

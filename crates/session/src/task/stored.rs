@@ -1,7 +1,7 @@
 //! Waking a stored session: taking its lease, and giving every turn that a stopped server left open its
 //! outcome before anything else happens.
 
-use super::{Stage, Task, turn_row};
+use super::{Stage, Task};
 use crate::{
     Shared, faults,
     lifecycle::Move,
@@ -9,7 +9,8 @@ use crate::{
     spec::Memo,
     turns::{Admission, Turn},
 };
-use protocol::{Actor, Body, Fault, Level, Notice, Outcome, Reason, SessionId, Status};
+use journal::Journal;
+use protocol::{Actor, Body, Code, Fault, Level, Notice, Outcome, Reason, SessionId, Status};
 use std::sync::Arc;
 use tracing::Instrument as _;
 
@@ -89,14 +90,14 @@ impl Task {
                 self.end_turn(&turn, Outcome::Interrupted, Reason::ServerStopped, message, None, &mut cx);
                 continue;
             }
-            match self.prompt_of(&turn).await {
+            let journal = self.shared.journal.clone();
+            match prompt_of(&journal, self.fixed.id, &turn).await {
                 Ok((content, model)) => {
                     turn.content = content;
                     turn.model = model;
                     self.turns.place(turn, Admission::Back);
                 }
                 Err(message) => {
-                    self.turn_rows.push(turn_row(&turn, false, None));
                     self.end_turn(&turn, Outcome::Failed, Reason::ServerStopped, Some(message), None, &mut cx);
                 }
             }
@@ -118,16 +119,6 @@ impl Task {
         self.settle(cx);
     }
 
-    /// What a waiting prompt says, from the journal.
-    async fn prompt_of(&self, turn: &Turn) -> Result<(Vec<protocol::ContentBlock>, Option<String>), String> {
-        let event = self.shared.journal.event(self.fixed.id, turn.accepted_seq).await.map_err(|error| error.to_string())?;
-        let event = event.ok_or("the prompt is no longer in the journal")?;
-        match event.decode().map_err(|error| error.to_string())? {
-            Body::PromptAccepted(prompt) if prompt.turn == turn.id => Ok((prompt.content, prompt.model)),
-            _ => Err("the journal holds something else where the prompt should be".to_owned()),
-        }
-    }
-
     /// The server stops: the occupant goes, waiting prompts stay in the journal for the next one.
     pub(super) fn close(&mut self) {
         self.stage = Stage::Closing;
@@ -144,10 +135,26 @@ impl Task {
             super::Occupied::Launching(_) => {
                 self.occupied = super::Occupied::Empty;
                 self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx);
+                let fault = Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment");
+                self.dismiss_joiners(&fault, &cx);
             }
             super::Occupied::Empty => {}
         }
         self.settle(cx);
+    }
+}
+
+/// What a waiting prompt says, from the journal.
+async fn prompt_of(
+    journal: &Journal,
+    session: SessionId,
+    turn: &Turn,
+) -> Result<(Vec<protocol::ContentBlock>, Option<String>), String> {
+    let event = journal.event(session, turn.accepted_seq).await.map_err(|error| error.to_string())?;
+    let event = event.ok_or("the prompt is no longer in the journal")?;
+    match event.decode().map_err(|error| error.to_string())? {
+        Body::PromptAccepted(prompt) if prompt.turn == turn.id => Ok((prompt.content, prompt.model)),
+        _ => Err("the journal holds something else where the prompt should be".to_owned()),
     }
 }
 
