@@ -148,7 +148,7 @@ async fn check(case: &Case, response: Response) {
         Err(code) => {
             assert_eq!(status, fault::status(code), "{name}");
             assert_eq!(response.headers().contains_key("www-authenticate"), status == 401, "{name}");
-            assert_eq!(response.headers().contains_key("allow"), status == 405, "{name}");
+            assert!(status != 405 || response.headers().contains_key("allow"), "{name}");
             let body = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
             let body: ErrorBody = serde_json::from_slice(&body).unwrap();
             assert_eq!((body.code, body.status_code), (code, status.as_u16()), "{name}");

@@ -20,6 +20,10 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
         serde_json::error::Category::Data => Fault::invalid(format!("the body is refused: {error}")),
         _ => Fault::invalid(format!("the body is not JSON: {error}")),
     })?;
+    // Serde would also take a list of a struct's fields in their order of declaration.
+    if !text.trim_start().starts_with('{') {
+        return Err(Fault::invalid("the body must be a JSON object"));
+    }
     let mut reader = serde_json::Deserializer::from_str(text);
     serde_path_to_error::deserialize(&mut reader)
         .map_err(|error| Fault::invalid(sentence(&error.path().to_string(), &error.inner().to_string())))
@@ -103,8 +107,9 @@ mod tests {
             (b"{} x", "not JSON"),
             (b"\xff{}", "not UTF-8 after byte 0"),
             (b"{}", "the field `agent` is missing"),
-            (b"[]", "missing"),
-            (b"7", "the body is not what this call takes"),
+            (b"[]", "must be a JSON object"),
+            (b"7", "must be a JSON object"),
+            (b"[\"demo\"]", "must be a JSON object"),
             (b"{\"agent\":7}", "the field `agent` is not what this call takes"),
             (b"{\"agent\":\"../x\"}", "the field `agent` is not what this call takes: an agent name must be"),
             (b"{\"agent\":\"a\",\"agent\":\"b\"}", "\"agent\" appears twice"),

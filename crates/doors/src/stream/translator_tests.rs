@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 const OURS: &str = "019a8000-0000-7000-8000-000000000001";
 const OTHER: &str = "019a8000-0000-7000-8000-000000000002";
@@ -34,9 +35,29 @@ fn parse(out: &str) -> Vec<String> {
         .map(|frame| {
             let (event, data) = frame.split_once('\n').unwrap();
             let data = data.strip_prefix("data: ").unwrap();
-            format!("{} {data}", event.strip_prefix("event: ").unwrap())
+            sorted(&format!("{} {data}", event.strip_prefix("event: ").unwrap()))
         })
         .collect()
+}
+
+/// A line with its keys in order: which order they are written in depends on a feature of serde_json.
+fn sorted(line: &str) -> String {
+    fn sort(value: Value) -> Value {
+        match value {
+            Value::Object(fields) => {
+                let fields: BTreeMap<String, Value> = fields.into_iter().map(|(k, v)| (k, sort(v))).collect();
+                Value::Object(fields.into_iter().collect())
+            }
+            Value::Array(items) => items.into_iter().map(sort).collect(),
+            other => other,
+        }
+    }
+    let (name, data) = line.split_once(' ').unwrap();
+    format!("{name} {}", sort(serde_json::from_str(data).unwrap()))
+}
+
+fn lines<S: AsRef<str>>(expected: impl IntoIterator<Item = S>) -> Vec<String> {
+    expected.into_iter().map(|line| sorted(line.as_ref())).collect()
 }
 
 fn update(turn: &str, update: &str) -> String {
