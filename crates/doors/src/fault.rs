@@ -81,15 +81,20 @@ pub(crate) fn render(response: Response, request_id: &str) -> Response {
         }
         _ => {}
     }
-    let body = ErrorBody {
-        error: fault.message.into_owned(),
-        status_code: parts.status.as_u16(),
-        code: fault.code,
-        request_id: request_id.to_owned(),
-    };
+    let body = body_of(fault, request_id);
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Response::from_parts(parts, crate::answer::encode(&body).into())
+}
+
+/// A fault as it is written, in an answer or as the last frame of a stream.
+pub(crate) fn body_of(fault: Fault, request_id: &str) -> ErrorBody {
+    ErrorBody {
+        status_code: status(fault.code).as_u16(),
+        code: fault.code,
+        error: fault.message.into_owned(),
+        request_id: request_id.to_owned(),
+    }
 }
 
 #[cfg(test)]

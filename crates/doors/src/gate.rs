@@ -58,14 +58,26 @@ impl<S: Sync> FromRequestParts<S> for Who {
     }
 }
 
+/// The request's id, for streams that may have to say it long after their head.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestId(pub(crate) String);
+
+impl<S: Sync> FromRequestParts<S> for RequestId {
+    type Rejection = Refusal;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_else(|| Self(String::new())))
+    }
+}
+
 /// The middleware around every call.
-pub(crate) async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+pub(crate) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let id = request_id(request.headers());
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or(UNMATCHED, MatchedPath::as_str);
     let method = request.method().clone();
     let call = table::find(&method, route);
+    request.extensions_mut().insert(RequestId(id.clone()));
     let span = tracing::info_span!(
         "request", id = %id, method = %method, route, tenant = Empty, status = Empty, micros = Empty
     );

@@ -5,6 +5,7 @@ use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text},
     metrics::{
+        MetricType,
         counter::ConstCounter,
         family::Family,
         gauge::{ConstGauge, Gauge},
@@ -12,6 +13,7 @@ use prometheus_client::{
     },
     registry::Registry,
 };
+use protocol::Outcome;
 use session::Sessions;
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -140,21 +142,40 @@ impl fmt::Debug for SessionFigures {
 impl Collector for SessionFigures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let figures = self.0.figures();
-        let live = ConstGauge::new(i64::try_from(figures.live_sessions).unwrap_or(i64::MAX));
-        live.encode(encoder.encode_descriptor(
-            "live_sessions",
-            "Sessions that have a task now",
-            None,
-            live.metric_type(),
-        )?)?;
         for (name, help, value) in [
-            ("events", "Events recorded since the start", figures.events),
-            ("commits", "Commits made since the start", figures.commits),
-            ("turns", "Turns ended since the start", figures.turns),
+            ("live_sessions", "Sessions that have a task now", figures.live_sessions),
+            ("occupants", "Agent processes that run now", figures.occupants),
+        ] {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        let journal = figures.journal;
+        for (name, help, value) in [
+            ("events", "Events recorded since the start", journal.events),
+            ("event_bytes", "Bytes of their bodies", journal.bytes),
+            ("commits", "Commits made since the start", journal.commits),
+            ("commit_retries", "Commits that a full disk or a lock held up", journal.retries),
+            ("commit_micros", "Microseconds that commits took, together", journal.commit_micros),
         ] {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
         }
+        let mut turns =
+            encoder.encode_descriptor("turns", "Turns ended since the start", None, MetricType::Counter)?;
+        for (outcome, count) in figures.turns {
+            let labels = [("outcome", outcome_label(outcome))];
+            ConstCounter::new(count).encode(turns.encode_family(&labels)?)?;
+        }
         Ok(())
+    }
+}
+
+const fn outcome_label(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Done => "done",
+        Outcome::Failed => "failed",
+        Outcome::Cancelled => "cancelled",
+        Outcome::TimedOut => "timed_out",
+        Outcome::Interrupted => "interrupted",
     }
 }

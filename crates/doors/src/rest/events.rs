@@ -4,7 +4,7 @@ use super::Shared;
 use crate::{
     answer::{self, Outcome},
     fault::Refusal,
-    gate::Who,
+    gate::{RequestId, Who},
     intake::{Asked, MAX_SEQ, Named},
     stream::{Pulse, frame, tail},
 };
@@ -45,6 +45,7 @@ impl Span {
 pub(crate) async fn read(
     State(door): State<Arc<Shared>>,
     Who(caller): Who,
+    RequestId(request_id): RequestId,
     Named(id): Named<SessionRef>,
     Asked(span): Asked<Span>,
     headers: HeaderMap,
@@ -56,13 +57,13 @@ pub(crate) async fn read(
     }
     let after = last_event_id(&headers)?.unwrap_or(after);
     let (session, follower) = door.sessions.follow(&caller, &id, after).await?;
-    let stream = tail::stream(session, after, follower, door.pulse(), door.metrics.stream());
+    let stream = tail::stream(session, after, follower, door.pulse(request_id), door.metrics.stream());
     Ok(frame::response(stream).into_response())
 }
 
 impl Shared {
-    pub(crate) fn pulse(&self) -> Pulse {
-        Pulse { heartbeat: self.limits.heartbeat, stopping: self.stopping.clone() }
+    pub(crate) fn pulse(&self, request_id: String) -> Pulse {
+        Pulse { request_id, heartbeat: self.limits.heartbeat, stopping: self.stopping.clone() }
     }
 }
 

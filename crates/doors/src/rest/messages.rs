@@ -3,7 +3,7 @@
 use super::{Shared, events::Span};
 use crate::{
     answer::{self, Outcome},
-    gate::Who,
+    gate::{RequestId, Who},
     intake::{Asked, Json, Named},
     reply::MessagesReply,
     stream::{
@@ -27,6 +27,7 @@ pub(crate) const SEQ_HEADER: HeaderName = HeaderName::from_static("x-outlast-seq
 pub(crate) async fn send(
     State(door): State<Arc<Shared>>,
     Who(caller): Who,
+    RequestId(request_id): RequestId,
     Named(id): Named<SessionRef>,
     Json(message): Json<SendMessage>,
 ) -> Outcome {
@@ -35,7 +36,8 @@ pub(crate) async fn send(
     // From its own `prompt_accepted` on: a turn holds nothing from before it.
     let before = accepted.seq.saturating_sub(1);
     let (session, follower) = door.sessions.follow(&caller, &id, before).await?;
-    let stream = TurnStream::new(session, &accepted, detail, follower, door.pulse(), door.metrics.stream());
+    let stream =
+        TurnStream::new(session, &accepted, detail, follower, door.pulse(request_id), door.metrics.stream());
     let mut response: Response = frame::response(stream.into_stream()).into_response();
     for (name, value) in [(TURN_HEADER, accepted.turn.to_string()), (SEQ_HEADER, accepted.seq.to_string())] {
         if let Ok(value) = HeaderValue::from_str(&value) {

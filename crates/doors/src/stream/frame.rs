@@ -11,7 +11,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_core::Stream;
-use protocol::SessionId;
+use protocol::{Code, Fault, SessionId};
 use serde::Serialize;
 use session::{ReadError, StoredEvent};
 use std::{convert::Infallible, fmt::Write as _};
@@ -64,31 +64,17 @@ pub(crate) fn events(session: SessionId, events: &[StoredEvent]) -> Bytes {
     out.into()
 }
 
-/// The last words of a stream whose record cannot be read further.
-#[derive(Debug, Serialize)]
-pub(crate) struct StreamError {
-    pub(crate) error: String,
-    pub(crate) code: protocol::Code,
-}
-
-impl From<&ReadError> for StreamError {
-    fn from(error: &ReadError) -> Self {
-        use protocol::Code;
-        match error {
-            ReadError::NotFound => {
-                Self { error: "the session was removed".to_owned(), code: Code::SessionNotFound }
-            }
-            ReadError::Expired { first_seq } => Self {
-                error: format!("events before {first_seq} are no longer kept; read again from there"),
-                code: Code::CursorExpired,
-            },
-            ReadError::Storage(reason) => {
-                tracing::error!(reason, "a stream ended because the journal could not be read");
-                Self {
-                    error: "the record could not be read; the server's log has the reason".to_owned(),
-                    code: Code::Internal,
-                }
-            }
+/// Why a record cannot be read further, for the last words of its stream.
+pub(crate) fn fault(error: &ReadError) -> Fault {
+    match error {
+        ReadError::NotFound => Fault::new(Code::SessionNotFound, "the session was removed"),
+        ReadError::Expired { first_seq } => Fault::new(
+            Code::CursorExpired,
+            format!("events before {first_seq} are no longer kept; read again from there"),
+        ),
+        ReadError::Storage(reason) => {
+            tracing::error!(reason, "a stream ended because the journal could not be read");
+            Fault::new(Code::Internal, "the record could not be read; the server's log has the reason")
         }
     }
 }

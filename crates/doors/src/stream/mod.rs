@@ -13,9 +13,10 @@ use crate::rest::Stopping;
 use session::{Batch, Follower, ReadError};
 use std::{sync::Arc, time::Duration};
 
-/// What makes a quiet stream move.
+/// What makes a quiet stream move, and the name under which the log knows it.
 #[derive(Debug, Clone)]
 pub(crate) struct Pulse {
+    pub(crate) request_id: String,
     pub(crate) heartbeat: Duration,
     pub(crate) stopping: Stopping,
 }

@@ -4,8 +4,8 @@
 //! `session_status` `ended` is the reader's choice. (Closing would make browsers reconnect for ever.) It ends
 //! when the reader leaves, when the server stops, or, with an `error` frame, when the session is removed.
 
-use super::{Beat, Pulse, frame, frame::StreamError};
-use crate::metrics::Counted;
+use super::{Beat, Pulse, frame};
+use crate::{fault, metrics::Counted};
 use bytes::Bytes;
 use futures_core::Stream;
 use protocol::{Seq, SessionId};
@@ -69,7 +69,8 @@ impl Tail {
                 Beat::Broken(error) => {
                     self.phase = Phase::Ended;
                     let mut out = String::new();
-                    frame::push(&mut out, "error", &StreamError::from(&error));
+                    let words = fault::body_of(frame::fault(&error), &self.pulse.request_id);
+                    frame::push(&mut out, "error", &words);
                     return Some(out.into());
                 }
             }

@@ -13,9 +13,9 @@
 //! without it the run is one `text_delta` right before its `message`. Either way a client that joins the deltas
 //! and one that reads the messages get the same text, and who did not ask for pieces is not woken for each.
 
-use super::frame::{self, StreamError};
+use super::frame;
 use protocol::{
-    Accepted, Body, BodyError, Code, Disposition, EventKind, Outcome, PermissionOption, Reason, Seq,
+    Accepted, Body, BodyError, Disposition, ErrorBody, EventKind, Outcome, PermissionOption, Reason, Seq,
     SessionId, TurnEnded, TurnId, Usage,
 };
 use serde::{Deserialize, Serialize};
@@ -39,11 +39,13 @@ pub(crate) enum Detail {
     Deltas,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Progress {
     More,
     /// `done` was written.
     Ended,
+    /// The event may concern this turn and cannot be read. The caller breaks the stream off.
+    Unreadable(BodyError),
 }
 
 pub(crate) struct Translator {
@@ -140,18 +142,12 @@ impl Translator {
                 Progress::Ended
             }
             Ok(_) => Progress::More,
-            Err(error) => {
-                // It may have been our end; waiting for another would be waiting for ever.
-                tracing::error!(%error, seq, "a stored event could not be read");
-                let error = format!("event {seq} could not be read: {error}");
-                self.break_off(&StreamError { error, code: Code::Internal }, out);
-                Progress::Ended
-            }
+            Err(error) => Progress::Unreadable(error),
         }
     }
 
     /// Ends the stream before the turn's end.
-    pub(crate) fn break_off(&mut self, error: &StreamError, out: &mut String) {
+    pub(crate) fn break_off(&mut self, error: &ErrorBody, out: &mut String) {
         self.close_run(out);
         frame::push(out, "error", error);
         self.done(out);

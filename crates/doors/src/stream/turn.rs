@@ -2,13 +2,12 @@
 
 use super::{
     Beat, Pulse, frame,
-    frame::StreamError,
     translator::{Progress, Translator},
 };
-use crate::metrics::Counted;
+use crate::{fault, metrics::Counted};
 use bytes::Bytes;
 use futures_core::Stream;
-use protocol::{Accepted, Code, SessionId};
+use protocol::{Accepted, Code, Fault, SessionId};
 use session::{Batch, Follower};
 use std::convert::Infallible;
 
@@ -66,16 +65,11 @@ impl TurnStream {
                 }
                 Beat::Quiet => return Some(frame::HEARTBEAT),
                 Beat::Stopping => {
-                    return Some(
-                        self.break_off(&StreamError {
-                            error:
-                                "the server is stopping; the turn is recorded, follow the session's events"
-                                    .to_owned(),
-                            code: Code::ShuttingDown,
-                        }),
-                    );
+                    let words =
+                        "the server is stopping; what is recorded of the turn is in the session's events";
+                    return Some(self.break_off(Fault::new(Code::ShuttingDown, words)));
                 }
-                Beat::Broken(error) => return Some(self.break_off(&StreamError::from(&error))),
+                Beat::Broken(error) => return Some(self.break_off(frame::fault(&error))),
             }
         }
     }
@@ -84,20 +78,26 @@ impl TurnStream {
         let mut out = String::new();
         for event in &batch.events {
             match self.translator.event(event.seq, event.kind, || event.decode(), &mut out) {
-                Progress::More => {}
-                Progress::Ended => {
-                    self.phase = Phase::Ended;
-                    break;
+                Progress::More => continue,
+                Progress::Ended => {}
+                Progress::Unreadable(error) => {
+                    // It may have been our end; waiting for another would be waiting for ever.
+                    tracing::error!(%error, seq = event.seq, "a stored event could not be read");
+                    let words = format!("event {} could not be read: {error}", event.seq);
+                    let words = fault::body_of(Fault::new(Code::Internal, words), &self.pulse.request_id);
+                    self.translator.break_off(&words, &mut out);
                 }
             }
+            self.phase = Phase::Ended;
+            break;
         }
         out
     }
 
-    fn break_off(&mut self, error: &StreamError) -> Bytes {
+    fn break_off(&mut self, fault: Fault) -> Bytes {
         self.phase = Phase::Ended;
         let mut out = String::new();
-        self.translator.break_off(error, &mut out);
+        self.translator.break_off(&fault::body_of(fault, &self.pulse.request_id), &mut out);
         out.into()
     }
 }
