@@ -198,8 +198,7 @@ impl Client {
             Archive::File(file) => Body::wrap_stream(pieces(file)),
         };
         let call = self
-            .request(Method::POST, "/api/agents")
-            .query(&[("name", name.as_str())])
+            .request(Method::PUT, &format!("/api/agents/{name}"))
             .header(CONTENT_TYPE, "application/x-tar")
             .body(body);
         self.json(call, self.patience().upload).await.map(|reply: OneAgent| reply.agent)

@@ -165,7 +165,7 @@ async fn archives_go_up_from_memory_and_from_disk() {
     let bytes = Bytes::from(content.clone());
     assert_eq!(client.deploy_tar(&name, Archive::Bytes(bytes)).await.unwrap_err().status(), Some(404));
     let request = server.request().await;
-    assert_eq!(request.line(), "POST /api/agents?name=qa-bot HTTP/1.1");
+    assert_eq!(request.line(), "PUT /api/agents/qa-bot HTTP/1.1");
     assert!(request.head.contains("application/x-tar"));
     assert_eq!(request.body.len(), content.len());
 
@@ -175,5 +175,5 @@ async fn archives_go_up_from_memory_and_from_disk() {
     assert_eq!(client.deploy_tar(&name, Archive::File(file)).await.unwrap_err().status(), Some(404));
     let request = server.request().await;
     let text = String::from_utf8(request.body).unwrap();
-    assert_eq!(text.matches("tar").count() >= 299_990, true, "chunk lines aside, all of it arrived");
+    assert!(text.matches("tar").count() >= 299_990, "chunk lines aside, all of it arrived");
 }
