@@ -146,15 +146,7 @@ impl Client {
         }
         let path = format!("/api/sessions/{}/events", session.into());
         let reply: Reply = self.get(&path, &[("after", after), ("limit", limit as u64)]).await?;
-        let parse = |raw: &Box<RawValue>| {
-            Event::parse(raw.get()).map_err(|error| match error {
-                protocol::BodyError::Json(_) => Error::Protocol(error.to_string()),
-                protocol::BodyError::Newer { .. } | protocol::BodyError::UnknownType(_) => {
-                    Error::Newer(error.to_string())
-                }
-            })
-        };
-        reply.events.iter().map(parse).collect()
+        reply.events.iter().map(|raw| Event::parse(raw.get()).map_err(Error::from)).collect()
     }
 
     /// The history as messages, after the one with sequence `after`.

@@ -1,6 +1,6 @@
 //! What can go wrong with a call, as a caller can tell it apart.
 
-use protocol::{Code, ErrorBody};
+use protocol::{BodyError, Code, ErrorBody};
 
 /// Every message says what to do next.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +85,16 @@ impl Error {
             | Self::Key
             | Self::Setup(_)
             | Self::Archive(_) => false,
+        }
+    }
+}
+
+/// An event that cannot be read.
+impl From<BodyError> for Error {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Newer { .. } | BodyError::UnknownType(_) => Self::Newer(error.to_string()),
+            BodyError::Json(_) => Self::Protocol(error.to_string()),
         }
     }
 }

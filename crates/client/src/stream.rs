@@ -11,7 +11,7 @@
 //! ```
 
 use crate::{Client, Error, Frame, Frames, Target, backoff::Backoff};
-use protocol::{BodyError, ErrorBody, Event, Seq, SessionId};
+use protocol::{ErrorBody, Event, Seq, SessionId};
 use reqwest::{Method, Response, header::ACCEPT};
 use std::{fmt, pin::Pin, time::Duration};
 use tokio::time::Instant;
@@ -118,7 +118,7 @@ impl EventStream {
     fn take(&mut self, frame: &Frame) -> Result<Option<Box<Event>>, Error> {
         let event = match Event::parse(&frame.data) {
             Ok(event) => event,
-            Err(error) => return Err(refusal(frame, error)),
+            Err(error) => return Err(last_word(frame).unwrap_or_else(|| error.into())),
         };
         if frame.id.as_ref().is_some_and(|id| *id != event.seq.to_string()) {
             return Err(Error::Protocol(format!("event {} came under another id", event.seq)));
@@ -188,13 +188,8 @@ impl Connection {
     }
 }
 
-/// A frame that is no event: the server's word that the stream cannot go on, or something unknown.
-fn refusal(frame: &Frame, error: BodyError) -> Error {
-    if let Ok(body) = serde_json::from_str::<ErrorBody>(&frame.data) {
-        return Error::Refused { status: body.status_code, body };
-    }
-    match error {
-        BodyError::Newer { .. } | BodyError::UnknownType(_) => Error::Newer(error.to_string()),
-        BodyError::Json(_) => Error::Protocol(error.to_string()),
-    }
+/// The server's word that the stream cannot go on, if a frame that is no event is that.
+fn last_word(frame: &Frame) -> Option<Error> {
+    let body: ErrorBody = serde_json::from_str(&frame.data).ok()?;
+    Some(Error::Refused { status: body.status_code, body })
 }

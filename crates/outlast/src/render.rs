@@ -16,15 +16,19 @@ const OUTPUT_LINES: usize = 5;
 /// Tool calls whose titles a conversation remembers; one that is forgotten is shown by its id.
 const REMEMBERED_TOOLS: usize = 1_000;
 
+/// The longest word for what happened, and what is left of the text on the narrowest terminal.
+const WORD_WIDTH: usize = 8;
+const LEAST_TEXT: usize = 8;
+
 /// `seq  time  what happened`, cut to the width of a terminal.
 pub(crate) fn line(paint: Paint, event: &Event, width: Option<usize>) -> String {
     let (what, text) = summary(&event.body);
     let at = event.at.to_string().replace('T', " ");
     let head = format!("{:>6}  {}  ", event.seq, at.trim_end_matches('Z'));
-    let what_width = what.chars().count() + 2;
-    let room = width.map(|width| width.saturating_sub(head.chars().count() + what_width).max(8));
-    let text = cut(&one_line(&text), room);
-    let line = format!("{}{}  {text}", paint.dim(&head), tint(paint, &event.body, what));
+    let what = format!("{what:<WORD_WIDTH$}");
+    let taken = head.chars().count() + what.chars().count() + 2;
+    let text = cut(&one_line(&text), width.map(|width| width.saturating_sub(taken).max(LEAST_TEXT)));
+    let line = format!("{}{}  {text}", paint.dim(&head), tint(paint, &event.body, &what));
     line.trim_end().to_owned()
 }
 

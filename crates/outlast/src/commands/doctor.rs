@@ -143,7 +143,7 @@ fn of_space(stat: &StatVfs) -> Finding {
 fn file_system(there: &Path) -> Finding {
     let subject = "file system";
     match statfs(there) {
-        Ok(stat) => match file_system_name(stat.f_type as i64) {
+        Ok(stat) => match file_system_name(stat.f_type) {
             (name, Keeps::Local) => Finding::new(subject, Verdict::Good, name),
             (name, Keeps::Nothing) => Finding::new(
                 subject,
