@@ -43,15 +43,15 @@ fn main() -> ExitCode {
 
 /// Help and version go to stdout and are a success; everything else that clap says is about usage.
 fn refuse(error: &clap::Error) -> ExitCode {
+    let term = Term::new(Form::Text, Colour::Never);
+    let text = error.render().to_string();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A reader that left has seen enough.
-            let _ = error.print();
-            Exit::Done.into()
+            finish(&term, term.stream(&text).map(|()| Exit::Done))
         }
         _ => {
-            let _ = error.print();
-            Exit::Usage.into()
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            finish(&term, Err(Failure::Usage(text.trim_end().to_owned())))
         }
     }
 }
