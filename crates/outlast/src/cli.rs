@@ -116,6 +116,12 @@ pub(crate) enum Command {
     Completions {
         shell: clap_complete::Shell,
     },
+    /// The bundled scripted agent, as the server starts it
+    #[command(hide = true, disable_help_flag = true)]
+    DemoAgent {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
 }
 
 /// Start a server
@@ -382,6 +388,8 @@ mod tests {
             "key create --scope read",
             "audit verify",
             "completions bash",
+            "demo-agent --exit 3",
+            "demo-agent --help",
         ] {
             let words = std::iter::once("outlast").chain(line.split(' '));
             assert!(Cli::try_parse_from(words).is_ok(), "{line}");

@@ -6,6 +6,7 @@
 mod cli;
 mod commands;
 mod config;
+mod demo_agent;
 mod exit;
 mod maintenance;
 mod reach;
@@ -29,6 +30,8 @@ fn main() -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let serve = match &cli.command {
+        // The agent reads no configuration: to the server it is one more program.
+        Command::DemoAgent { args } => return demo_agent::run(args),
         Command::Serve(serve) => Some(serve),
         _ => None,
     };
@@ -103,6 +106,7 @@ async fn dispatch(command: &Command, config: &Config, term: &Term) -> Result<Exi
         Command::Audit { command } => maintenance::audit(config, term, command).await,
         Command::Doctor => doctor::doctor(config, term).await,
         Command::Completions { shell } => completions(*shell, term),
+        Command::DemoAgent { .. } => Ok(Exit::Done),
     }
 }
 
