@@ -91,7 +91,9 @@ impl Http {
             connection.send(method, path, headers, body).await?;
             connection.reply().await
         };
-        tokio::time::timeout(limits::CALL, call).await.with_context(|| format!("{method} {path}: no reply"))?
+        tokio::time::timeout(limits::CALL, call)
+            .await
+            .with_context(|| format!("{method} {path}: no reply"))?
     }
 
     pub async fn connect(&self) -> Result<Connection> {

@@ -16,4 +16,4 @@ mod server;
 pub use http::{Connection, Frame, Http, Opened, Reply, Sse};
 pub use process::{Finished, run};
 pub use rng::Rng;
-pub use server::{Setup, Server};
+pub use server::{Server, Setup};

@@ -99,7 +99,8 @@ pub async fn run(plan: &Plan) -> Result<Summary> {
     let mut test = Test { plan, rig, world, rng, start_kills: 0 };
     for round in 0..plan.kills {
         let result = test.round(&mut server, round).await;
-        let context = || format!("seed {}, round {round}; the server's log:\n{}", plan.seed, server.log_tail());
+        let context =
+            || format!("seed {}, round {round}; the server's log:\n{}", plan.seed, server.log_tail());
         result.with_context(context)?;
     }
     let ending = test.finish(&mut server).await;
@@ -133,8 +134,7 @@ fn employ(world: &Arc<World>, rng: &mut Rng) -> JoinSet<()> {
         for number in 0..WRITERS_PER_SESSION {
             let (writing, rng) = (world.clone(), rng.fork());
             let name = format!("w{number}");
-            people
-                .spawn(async move { world::writer(&writing, &writing.sessions[index], &name, rng).await });
+            people.spawn(async move { world::writer(&writing, &writing.sessions[index], &name, rng).await });
         }
     }
     let (moving, rng) = (world.clone(), rng.fork());

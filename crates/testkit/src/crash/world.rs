@@ -225,7 +225,8 @@ async fn send(world: &World, session: &Watched, id: &str, hang_up: bool) {
 }
 
 fn refused(world: &World, session: &Watched, id: &str, reply: &Reply) {
-    let code = reply.json().ok().and_then(|body| body["code"].as_str().map(str::to_owned)).unwrap_or_default();
+    let code =
+        reply.json().ok().and_then(|body| body["code"].as_str().map(str::to_owned)).unwrap_or_default();
     match (reply.status, code.as_str()) {
         (409, "busy") | (429, "queue_full" | "rate_limited") => note(world, session, id, Answered::Refused),
         (503, "shutting_down") => {}
@@ -301,7 +302,8 @@ async fn poke(world: &World, method: &str, path: &str) {
 pub(super) async fn check_moved(world: &World) -> anyhow::Result<()> {
     let moved = world.moved().clone();
     for (id, known) in moved {
-        let reply = tokio::time::timeout(limits::CALL, world.http.get(&format!("/api/sessions/{id}"))).await??;
+        let reply =
+            tokio::time::timeout(limits::CALL, world.http.get(&format!("/api/sessions/{id}"))).await??;
         let body = reply.json().unwrap_or(Value::Null);
         let status = body["session"]["status"].as_str().unwrap_or_default();
         match known {
@@ -314,7 +316,9 @@ pub(super) async fn check_moved(world: &World) -> anyhow::Result<()> {
                 // Looked at once after a crash: enough, and the list stays short.
                 world.moved().remove(&id);
             }
-            _ => world.violation(format!("session {id} must be {known:?}: {} {}", reply.status, reply.text())),
+            _ => {
+                world.violation(format!("session {id} must be {known:?}: {} {}", reply.status, reply.text()))
+            }
         }
     }
     Ok(())

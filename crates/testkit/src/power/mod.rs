@@ -237,7 +237,8 @@ fn live_names(folder: &Path) -> Result<Names> {
         };
         let born = there.created()?.duration_since(UNIX_EPOCH)?;
         let key = format!("{}-{}.{:09}", there.ino(), born.as_secs(), born.subsec_nanos());
-        let name = entry.file_name().into_string().map_err(|name| anyhow::anyhow!("a strange name {name:?}"))?;
+        let name =
+            entry.file_name().into_string().map_err(|name| anyhow::anyhow!("a strange name {name:?}"))?;
         names.insert(name, Name { kind, mode: there.mode() & 0o7777, key });
     }
     Ok(names)
