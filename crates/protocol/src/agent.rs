@@ -21,8 +21,23 @@ pub struct AgentManifest {
     pub model: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// How it gets its MCP servers.
+    #[serde(default)]
+    pub mcp: McpDelivery,
     #[serde(default)]
     pub policy: Policy,
+}
+
+/// How MCP servers reach an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum McpDelivery {
+    /// In ACP's `session/new`.
+    #[default]
+    Session,
+    /// The agent reads `.mcp.json` itself: its workspace's copy is the merged one.
+    File,
 }
 
 /// What an agent may do unasked.

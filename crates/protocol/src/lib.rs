@@ -19,7 +19,7 @@ mod session;
 mod time;
 mod turn;
 
-pub use agent::{Agent, AgentManifest, McpServer, McpServers, Policy};
+pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers, Policy};
 pub use content::{Content, ContentBlock};
 pub use error::{Code, ErrorBody, Fault};
 pub use event::{

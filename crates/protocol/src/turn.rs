@@ -27,6 +27,8 @@ pub enum Disposition {
     Started,
     /// It waits.
     Queued,
+    /// It was accepted before under the same client id; this time nothing runs.
+    Repeated,
 }
 
 /// How a turn ended. Every turn has exactly one.

@@ -1,13 +1,41 @@
 //! Lifecycle, admission, the session task, recovery, reaping, agents, credentials, keys.
-//! SKELETON: signatures only; the session room's owner replaces the bodies.
-#![allow(unused, missing_debug_implementations, clippy::todo, clippy::unused_async, reason = "skeleton")]
+//!
+//! [`Sessions`] is the whole face of the room: every door asks it, with a [`Caller`] it has recognised.
+//! Questions are answered from the journal; commands go to the session's own task, which is woken when there
+//! is none. Knows nothing of HTTP or SQL.
+
+mod agents;
+mod credentials;
+mod faults;
+mod history;
+mod keys;
+mod lifecycle;
+mod live;
+mod open;
+mod quota;
+mod shared;
+mod spec;
+mod task;
+mod turns;
+mod vault;
+mod view;
 
 pub use journal::{Batch, Follower, Page, ReadError, StoredEvent};
-use protocol::*;
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
+pub use open::{FirstKey, OpenError, Options};
+pub use quota::Quotas;
+
+use history::History;
+use journal::{NewSession, SessionQuery, Space};
+use protocol::{
+    Accepted, Actor, Agent, AgentName, Answer, AnswerPermission, ApiKey, Code, Configure, CreateCredential, CreateKey,
+    CreateSession, CreatedKey, Credential, CredentialId, DeployAgent, Fault, Health, KeyId, ListSessions, Message,
+    Outcome, PlaceKind, Scope, SendMessage, Seq, Session, SessionConfig, SessionId, SessionKind, SessionRef, Tenant,
+    Timestamp, limits,
 };
+use shared::Shared;
+use spec::{Spec, internal};
+use std::{path::Path, sync::Arc};
+use task::{Command, Prompt, Task};
 
 /// Who is asking, once a key was recognised.
 #[derive(Debug, Clone)]
@@ -17,18 +45,11 @@ pub struct Caller {
     pub scope: Scope,
 }
 
-#[derive(Debug, Clone)]
-pub struct Options {
-    pub data: PathBuf,
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("skeleton")]
-pub struct OpenError;
-
 /// Every session of this server. A cheap handle.
-#[derive(Clone)]
-pub struct Sessions;
+#[derive(Debug, Clone)]
+pub struct Sessions {
+    shared: Arc<Shared>,
+}
 
 #[derive(Debug, Clone)]
 pub struct SessionList {
@@ -45,80 +66,155 @@ pub struct Logs {
 }
 
 /// Numbers for `/metrics`.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Figures {
     pub live_sessions: usize,
-    pub events: u64,
-    pub commits: u64,
-    pub turns: u64,
+    pub occupants: usize,
+    pub journal: journal::Figures,
+    pub turns: Vec<(Outcome, u64)>,
 }
 
 impl Sessions {
-    pub async fn open(options: Options) -> Result<Self, OpenError> {
-        todo!()
-    }
-    /// Stops accepting, ends what runs with `grace`, closes the journal.
-    pub async fn shutdown(&self, grace: Duration) {
-        todo!()
-    }
-    /// In memory, constant time per key.
+    /// In memory; constant time for each key.
     pub fn authenticate(&self, key: &str) -> Option<Caller> {
-        todo!()
-    }
-    pub fn health(&self) -> Health {
-        todo!()
-    }
-    pub fn figures(&self) -> Figures {
-        todo!()
+        self.shared.keys.authenticate(key)
     }
 
+    pub fn health(&self) -> Health {
+        let status = match self.shared.journal.space() {
+            Space::Enough => "ok",
+            Space::Low => "full",
+        };
+        Health {
+            status: status.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            active_sessions: self.shared.live.count(),
+            active_sandboxes: self.shared.slots.taken(),
+            uptime: self.shared.started.elapsed().as_secs(),
+        }
+    }
+
+    pub fn figures(&self) -> Figures {
+        Figures {
+            live_sessions: self.shared.live.count(),
+            occupants: self.shared.slots.taken(),
+            journal: self.shared.journal.figures(),
+            turns: shared::OUTCOMES.iter().map(|outcome| (*outcome, self.shared.counters.turns(*outcome))).collect(),
+        }
+    }
+
+    /// Returns once the agent is ready, or could not be made.
     pub async fn create(&self, caller: &Caller, request: CreateSession) -> Result<Session, Fault> {
-        todo!()
+        let shared = &self.shared;
+        check_setting("model", request.model.as_deref())?;
+        check_label("name", request.name.as_deref())?;
+        let spec = Spec {
+            mcp_servers: request.mcp_servers.unwrap_or_default(),
+            system_prompt: request.system_prompt,
+            credential: request.credential_id,
+            extra_env: request.extra_env.unwrap_or_default(),
+        };
+        spec.check()?;
+        let version = shared.agents.version(&caller.tenant, &request.agent, None).await?;
+        if let Some(id) = spec.credential {
+            shared.credentials.open(&caller.tenant, id).await?;
+        }
+        self.admit_work(&caller.tenant, NewWork::Session).await?;
+        let slot = shared.slots.take(&caller.tenant)?;
+        let (id, now) = (SessionId::new(), Timestamp::now());
+        let fixed = NewSession {
+            id,
+            tenant: caller.tenant.clone(),
+            kind: SessionKind::Agent,
+            place: request.place.unwrap_or(PlaceKind::Host),
+            sandbox: id.to_string(),
+            agent: Some(version.name),
+            agent_version: Some(version.number),
+            alias: None,
+            created_at: now,
+            forked_from: None,
+            spec: spec.seal(&shared.vault)?,
+        };
+        let config = request.model.clone().map(|model| SessionConfig {
+            model: Some(model),
+            mode: None,
+            thought_level: None,
+        });
+        let state = task::first_state(request.model, request.name, now);
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let inbox = shared.live.open(id);
+        let mut task = Task::begin(Arc::clone(shared), fixed, state, config, inbox);
+        task.create(Actor::Key(caller.key), spec, slot, reply);
+        task::spawn_new(task, id);
+        answer.await.unwrap_or_else(|_| Err(internal("a new session's task ended without an answer")))
     }
+
     pub async fn list(&self, caller: &Caller, request: ListSessions) -> Result<SessionList, Fault> {
-        todo!()
+        if request.limit.is_some_and(|limit| limit == 0 || limit > limits::LIST_PAGE) {
+            return Err(Fault::invalid(format!("limit must be 1 to {}", limits::LIST_PAGE)));
+        }
+        let cursor = request.cursor.as_deref().map(str::parse).transpose();
+        let query = SessionQuery {
+            tenant: caller.tenant.clone(),
+            agent: request.agent,
+            status: request.status,
+            kind: request.kind.kind(),
+            limit: request.limit,
+            cursor: cursor.map_err(|_| Fault::invalid("cursor is not one that a page gave"))?,
+        };
+        let page = self.shared.journal.sessions(query).await.map_err(faults::read)?;
+        Ok(SessionList {
+            sessions: page.sessions.iter().map(view::row).collect(),
+            next_cursor: page.next.map(|cursor| cursor.to_string()),
+        })
     }
+
     pub async fn get(&self, caller: &Caller, session: &SessionRef) -> Result<Session, Fault> {
-        todo!()
+        Ok(view::row(&self.row(caller, session).await?))
     }
+
     pub async fn pause(&self, caller: &Caller, session: &SessionRef) -> Result<Session, Fault> {
-        todo!()
+        self.command(caller, session, |reply| Command::Pause { reply }).await
     }
+
     pub async fn resume(&self, caller: &Caller, session: &SessionRef) -> Result<Session, Fault> {
-        todo!()
+        self.command(caller, session, |reply| Command::Resume { reply }).await
     }
+
     /// Stops its processes; the session is paused.
     pub async fn stop(&self, caller: &Caller, session: &SessionRef) -> Result<Session, Fault> {
-        todo!()
+        self.command(caller, session, |reply| Command::Stop { reply }).await
     }
+
     pub async fn end(&self, caller: &Caller, session: &SessionRef) -> Result<Session, Fault> {
-        todo!()
+        self.command(caller, session, |reply| Command::End { reply }).await
     }
+
     /// Ends it and removes session, journal and files. Returns it as it was last.
     pub async fn remove(&self, caller: &Caller, session: &SessionRef) -> Result<Session, Fault> {
-        todo!()
+        let actor = Actor::Key(caller.key);
+        self.command(caller, session, |reply| Command::Remove { actor, reply }).await
     }
-    /// Durable when it returns.
-    pub async fn send(
-        &self,
-        caller: &Caller,
-        session: &SessionRef,
-        message: SendMessage,
-    ) -> Result<Accepted, Fault> {
-        todo!()
-    }
+
     /// Cancels the running turn; nothing to cancel is not an error.
     pub async fn cancel(&self, caller: &Caller, session: &SessionRef) -> Result<Session, Fault> {
-        todo!()
+        self.command(caller, session, |reply| Command::Cancel { reply }).await
     }
+
     pub async fn configure(
         &self,
         caller: &Caller,
         session: &SessionRef,
         request: Configure,
     ) -> Result<Session, Fault> {
-        todo!()
+        check_setting("model", request.model.as_deref())?;
+        check_setting("mode", request.mode.as_deref())?;
+        check_setting("thoughtLevel", request.thought_level.as_deref())?;
+        check_label("name", request.name.as_deref())?;
+        let actor = Actor::Key(caller.key);
+        self.command(caller, session, |reply| Command::Configure { actor, request, reply }).await
     }
+
     pub async fn answer(
         &self,
         caller: &Caller,
@@ -126,8 +222,28 @@ impl Sessions {
         permission: Seq,
         answer: AnswerPermission,
     ) -> Result<Session, Fault> {
-        todo!()
+        let actor = Actor::Key(caller.key);
+        let answer = match answer.option_id {
+            Some(option_id) => Answer::Selected { option_id },
+            None => Answer::Cancelled,
+        };
+        self.command(caller, session, |reply| Command::Answer { actor, permission, answer, reply }).await
     }
+
+    /// The prompt is on disk when this returns, and runs whatever becomes of the caller.
+    pub async fn send(
+        &self,
+        caller: &Caller,
+        session: &SessionRef,
+        message: SendMessage,
+    ) -> Result<Accepted, Fault> {
+        let prompt = Box::new(check_prompt(message)?);
+        let id = self.row(caller, session).await?.fixed.id;
+        self.admit_work(&caller.tenant, NewWork::Prompt).await?;
+        let actor = Actor::Key(caller.key);
+        self.shared.call(id, |reply| Command::Prompt { actor, prompt, reply }).await
+    }
+
     pub async fn events(
         &self,
         caller: &Caller,
@@ -135,16 +251,25 @@ impl Sessions {
         after: Seq,
         limit: usize,
     ) -> Result<(SessionId, Page), Fault> {
-        todo!()
+        let id = self.row(caller, session).await?.fixed.id;
+        let page = self.shared.journal.read(id, after, limit).await.map_err(faults::read)?;
+        Ok((id, page))
     }
+
+    /// Replays after a seq, then goes on live.
     pub async fn follow(
         &self,
         caller: &Caller,
         session: &SessionRef,
         after: Seq,
     ) -> Result<(SessionId, Follower), Fault> {
-        todo!()
+        let row = self.row(caller, session).await?;
+        if after + 1 < row.first_seq {
+            return Err(faults::read(ReadError::Expired { first_seq: row.first_seq }));
+        }
+        Ok((row.fixed.id, self.shared.journal.follow(row.fixed.id, after)))
     }
+
     pub async fn messages(
         &self,
         caller: &Caller,
@@ -152,27 +277,58 @@ impl Sessions {
         after: Seq,
         limit: usize,
     ) -> Result<Vec<Message>, Fault> {
-        todo!()
+        let row = self.row(caller, session).await?;
+        let (id, mut history) = (row.fixed.id, History::new(row.fixed.id, row.fixed.tenant));
+        let mut cursor = row.first_seq - 1;
+        loop {
+            let page = self.shared.journal.read(id, cursor, limits::PAGE_EVENTS).await.map_err(faults::read)?;
+            for event in &page.events {
+                history.add(event);
+                cursor = event.seq;
+            }
+            if page.events.is_empty() || cursor >= page.last_seq || history.len_after(after) > limit {
+                break;
+            }
+        }
+        Ok(history.finish().into_iter().filter(|message| message.sequence > after).take(limit).collect())
     }
+
     pub async fn logs(&self, caller: &Caller, session: &SessionRef) -> Result<Logs, Fault> {
-        todo!()
+        let id = self.row(caller, session).await?.fixed.id;
+        let live = if self.shared.live.has(id) {
+            self.shared.call(id, |reply| Command::Logs { reply }).await?
+        } else {
+            None
+        };
+        let kept = match live {
+            Some(logs) => Some(logs),
+            None => self.shared.kept_logs(id).await,
+        };
+        let (text, dropped) = kept.unwrap_or_default();
+        Ok(Logs { text, dropped })
     }
 
     pub async fn deploy(&self, caller: &Caller, request: DeployAgent) -> Result<Agent, Fault> {
-        todo!()
+        self.admit_work(&caller.tenant, NewWork::Prompt).await?;
+        self.shared.agents.deploy(caller, request).await
     }
-    /// `archive` is a tar, plain, on this machine's disk.
+
+    /// `archive` is a plain tar on this machine's disk.
     pub async fn deploy_tar(&self, caller: &Caller, name: AgentName, archive: &Path) -> Result<Agent, Fault> {
-        todo!()
+        self.admit_work(&caller.tenant, NewWork::Prompt).await?;
+        self.shared.agents.deploy_tar(caller, name, archive).await
     }
+
     pub async fn agents(&self, caller: &Caller) -> Result<Vec<Agent>, Fault> {
-        todo!()
+        self.shared.agents.list(&caller.tenant).await
     }
+
     pub async fn agent(&self, caller: &Caller, name: &AgentName) -> Result<Agent, Fault> {
-        todo!()
+        self.shared.agents.get(&caller.tenant, name).await
     }
+
     pub async fn remove_agent(&self, caller: &Caller, name: &AgentName) -> Result<Agent, Fault> {
-        todo!()
+        self.shared.agents.remove(&caller.tenant, name).await
     }
 
     pub async fn create_credential(
@@ -180,22 +336,127 @@ impl Sessions {
         caller: &Caller,
         request: CreateCredential,
     ) -> Result<Credential, Fault> {
-        todo!()
+        self.shared.credentials.create(caller, request).await
     }
+
     pub async fn credentials(&self, caller: &Caller) -> Result<Vec<Credential>, Fault> {
-        todo!()
+        self.shared.credentials.list(caller).await
     }
+
     pub async fn remove_credential(&self, caller: &Caller, id: CredentialId) -> Result<Credential, Fault> {
-        todo!()
+        self.shared.credentials.remove(caller, id).await
     }
 
     pub async fn create_key(&self, caller: &Caller, request: CreateKey) -> Result<CreatedKey, Fault> {
-        todo!()
+        self.shared.keys.create(caller, request).await
     }
-    pub async fn keys(&self, caller: &Caller) -> Result<Vec<ApiKey>, Fault> {
-        todo!()
+
+    /// The tenant's keys; for the operator, everyone's.
+    pub fn keys(&self, caller: &Caller) -> Vec<ApiKey> {
+        self.shared.keys.list(caller)
     }
+
     pub async fn remove_key(&self, caller: &Caller, id: KeyId) -> Result<ApiKey, Fault> {
-        todo!()
+        self.shared.keys.remove(caller, id).await
+    }
+
+    async fn row(&self, caller: &Caller, session: &SessionRef) -> Result<journal::SessionRow, Fault> {
+        let found = self.shared.journal.find(&caller.tenant, session).await.map_err(faults::read)?;
+        found.ok_or_else(|| faults::no_session(session))
+    }
+
+    async fn command<T>(
+        &self,
+        caller: &Caller,
+        session: &SessionRef,
+        command: impl FnOnce(live::Reply<T>) -> Command,
+    ) -> Result<T, Fault> {
+        let id = self.row(caller, session).await?.fixed.id;
+        self.shared.call(id, command).await
+    }
+
+    /// Is there room for more, on the disk and in the tenant's quota?
+    async fn admit_work(&self, tenant: &Tenant, work: NewWork) -> Result<(), Fault> {
+        if self.shared.is_closing() {
+            return Err(Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment"));
+        }
+        if self.shared.journal.space() == Space::Low {
+            return Err(faults::full());
+        }
+        let quotas = &self.shared.options.quotas;
+        if quotas.tenant_sessions.is_none() && quotas.tenant_bytes.is_none() {
+            return Ok(());
+        }
+        let usage = self.shared.journal.tenant_usage(tenant).await.map_err(faults::read)?;
+        let sessions = quotas.tenant_sessions.filter(|limit| work == NewWork::Session && usage.sessions >= *limit);
+        let bytes = quotas.tenant_bytes.filter(|limit| usage.bytes >= *limit);
+        match (sessions, bytes) {
+            (Some(limit), _) => Err(Fault::new(
+                Code::QuotaExceeded,
+                format!("The tenant's quota of {limit} stored sessions is used up; remove some with purge"),
+            )),
+            (None, Some(limit)) => Err(Fault::new(
+                Code::QuotaExceeded,
+                format!("The tenant's quota of {limit} stored bytes is used up; remove sessions with purge"),
+            )),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NewWork {
+    Session,
+    Prompt,
+}
+
+fn check_prompt(message: SendMessage) -> Result<Prompt, Fault> {
+    check_setting("model", message.model.as_deref())?;
+    if let Some(id) = &message.id
+        && (id.is_empty() || id.len() > limits::CLIENT_ID_BYTES)
+    {
+        return Err(Fault::invalid(format!("id must have 1 to {} bytes", limits::CLIENT_ID_BYTES)));
+    }
+    if message.max_budget_usd.is_some_and(|budget| !budget.is_finite() || budget < 0.0) {
+        return Err(Fault::invalid("maxBudgetUsd must be a number from 0 up"));
+    }
+    let content = message.content.into_blocks();
+    let empty = content.iter().all(|block| block.plain().is_empty());
+    if empty {
+        return Err(Fault::invalid("content is empty"));
+    }
+    let encoded = serde_json::to_vec(&content).map_err(internal)?;
+    if encoded.len() > limits::PROMPT_BYTES {
+        return Err(Fault::new(Code::PayloadTooLarge, format!("content is over {} bytes", limits::PROMPT_BYTES)));
+    }
+    let mut hasher = blake3::Hasher::new_derive_key("outlast prompt v1");
+    hasher.update(&encoded);
+    hasher.update(message.model.as_deref().unwrap_or("").as_bytes());
+    Ok(Prompt {
+        client_id: message.id,
+        content,
+        on_busy: message.on_busy,
+        model: message.model,
+        max_turns: message.max_turns,
+        max_budget_usd: message.max_budget_usd,
+        digest: *hasher.finalize().as_bytes(),
+    })
+}
+
+fn check_setting(what: &str, value: Option<&str>) -> Result<(), Fault> {
+    match value {
+        Some(text) if text.is_empty() || text.len() > limits::SETTING_BYTES => {
+            Err(Fault::invalid(format!("{what} must have 1 to {} bytes", limits::SETTING_BYTES)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_label(what: &str, value: Option<&str>) -> Result<(), Fault> {
+    match value {
+        Some(text) if text.is_empty() || text.len() > limits::LABEL_BYTES || text.contains(char::is_control) => {
+            Err(Fault::invalid(format!("{what} must have 1 to {} bytes and no control characters", limits::LABEL_BYTES)))
+        }
+        _ => Ok(()),
     }
 }

@@ -1,0 +1,166 @@
+//! Opening and closing a server's sessions: the data folder, the first key, what a stopped server left behind.
+
+use crate::{
+    Sessions,
+    agents::Agents,
+    credentials::Credentials,
+    keys::{self, Keys},
+    live::Live,
+    quota::{Quotas, Rates, Slots},
+    shared::{Counters, Shared},
+    task::Command,
+    vault::{Vault, VaultError},
+};
+use journal::Journal;
+use place::{Host, Place};
+use std::{
+    io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// Resolved by the binary; nothing here reads the environment.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The data folder; made when it is not there.
+    pub data: PathBuf,
+    /// This program, for the bundled demo agent.
+    pub exe: PathBuf,
+    /// 64 hexadecimal digits; without it, `master.key` in the data folder.
+    pub master_key: Option<String>,
+    pub quotas: Quotas,
+    /// After this long without a turn, an agent's process is stopped.
+    pub idle: Duration,
+    /// Kept for recording what runs when the disk is full, and the mark below which new work is refused.
+    pub reserve_bytes: u64,
+    pub low_water_bytes: u64,
+}
+
+impl Options {
+    pub fn new(data: PathBuf, exe: PathBuf) -> Self {
+        Self {
+            data,
+            exe,
+            master_key: None,
+            quotas: Quotas::default(),
+            idle: Duration::from_secs(protocol::limits::IDLE_SECS),
+            reserve_bytes: 16 * 1024 * 1024,
+            low_water_bytes: 64 * 1024 * 1024,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("the data folder {} cannot be used: {source}", path.display())]
+    Folder { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Journal(#[from] journal::OpenError),
+    #[error(transparent)]
+    Read(#[from] journal::ReadError),
+    #[error("{0}")]
+    Secrets(String),
+    #[error("the first start failed: {0}")]
+    First(protocol::Fault),
+}
+
+impl From<VaultError> for OpenError {
+    fn from(error: VaultError) -> Self {
+        Self::Secrets(error.to_string())
+    }
+}
+
+/// Is there a first key to tell the operator about?
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FirstKey {
+    /// Just made; it is in this file.
+    Made(PathBuf),
+    Known,
+}
+
+impl Sessions {
+    /// Opens the data folder, makes key and demo agent on first start, and takes up what a stopped server
+    /// left. The sessions that were live are woken in the background.
+    pub async fn open(options: Options) -> Result<(Self, FirstKey), OpenError> {
+        let data = options.data.clone();
+        make_folder(&data)?;
+        let journal_options = journal::Options {
+            dir: data.clone(),
+            reserve_bytes: options.reserve_bytes,
+            low_water_bytes: options.low_water_bytes,
+            ..journal::Options::default()
+        };
+        let journal = blocking(move || Journal::open(journal_options)).await??;
+        let (folder, master) = (data.clone(), options.master_key.clone());
+        let vault = blocking(move || Vault::open(&folder, master.as_deref())).await??;
+        let keys = Keys::load(journal.clone()).await?;
+        let shared = Arc::new(Shared {
+            agents: Agents::new(journal.clone(), data.clone()),
+            credentials: Credentials { journal: journal.clone(), vault: vault.clone() },
+            place: Place::Host(Host::new(data.join("places"))),
+            live: Live::default(),
+            slots: Slots::new(&options.quotas),
+            rates: Rates::new(&options.quotas),
+            counters: Counters::default(),
+            started: Instant::now(),
+            closing: false.into(),
+            keys,
+            vault,
+            journal,
+            options,
+        });
+        let first = if shared.keys.is_empty() {
+            shared.agents.deploy_demo().await.map_err(OpenError::First)?;
+            shared.keys.make_first(&data).await.map_err(OpenError::First)?;
+            FirstKey::Made(data.join(keys::FIRST_KEY_FILE))
+        } else {
+            FirstKey::Known
+        };
+        let sessions = Self { shared };
+        sessions.wake_live().await?;
+        Ok((sessions, first))
+    }
+
+    /// Stops accepting, asks every task to end, waits as long as `grace`, then closes the journal.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.shared.closing.store(true, Ordering::Release);
+        for mailbox in self.shared.live.mailboxes() {
+            // A task that is just leaving needs no word.
+            let _ = mailbox.send(Command::Shutdown).await;
+        }
+        if tokio::time::timeout(grace, self.shared.live.empty()).await.is_err() {
+            tracing::warn!(left = self.shared.live.count(), "sessions did not end in time; the next start takes them up");
+        }
+        self.shared.journal.close().await;
+    }
+
+    async fn wake_live(&self) -> Result<(), OpenError> {
+        let live = self.shared.journal.live_sessions().await?;
+        if live.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(sessions = live.len(), "taking up sessions that were live when the server stopped");
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            for id in live {
+                shared.redispatch(id, Command::Wake).await;
+            }
+        });
+        Ok(())
+    }
+}
+
+fn make_folder(path: &Path) -> Result<(), OpenError> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|source| OpenError::Folder { path: path.to_owned(), source })
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, OpenError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| OpenError::Secrets(error.to_string()))
+}

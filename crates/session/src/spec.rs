@@ -1,0 +1,162 @@
+//! What a session needs to be started, today or after a year: its options sealed, its memo beside them.
+//! Everything a caller gave that could hold a secret (environment, MCP headers, instructions) is inside the
+//! seal; the memo holds only what the journal shows anyway.
+
+use crate::vault::{Vault, VaultError};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use protocol::{Code, CredentialId, Fault, McpServer, McpServers, SessionConfig, limits};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+const PURPOSE: &str = "session options";
+
+/// The caller's options for one session.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Spec {
+    pub(crate) mcp_servers: McpServers,
+    pub(crate) system_prompt: Option<String>,
+    pub(crate) credential: Option<CredentialId>,
+    pub(crate) extra_env: BTreeMap<String, String>,
+}
+
+impl Spec {
+    pub(crate) fn seal(&self, vault: &Vault) -> Result<String, Fault> {
+        let plain = serde_json::to_vec(self).map_err(internal)?;
+        let sealed = vault.seal(PURPOSE, &plain).map_err(|error| internal(&error))?;
+        Ok(STANDARD.encode(sealed))
+    }
+
+    pub(crate) fn open(vault: &Vault, sealed: &str) -> Result<Self, VaultError> {
+        let bytes = STANDARD.decode(sealed).map_err(|_| VaultError::Sealed)?;
+        let plain = vault.unseal(PURPOSE, &bytes)?;
+        serde_json::from_slice(&plain).map_err(|_| VaultError::Sealed)
+    }
+
+    /// Bad values are the caller's to mend; nothing is dropped or cut.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        check_env("extraEnv", &self.extra_env)?;
+        if self.mcp_servers.len() > limits::MCP_SERVERS {
+            return Err(Fault::invalid(format!("mcpServers has over {} entries", limits::MCP_SERVERS)));
+        }
+        for (name, server) in &self.mcp_servers {
+            if name.is_empty() || name.len() > limits::LABEL_BYTES {
+                return Err(Fault::invalid("an MCP server's name must have 1 to 256 bytes"));
+            }
+            if let McpServer::Command { env, .. } = server {
+                check_env("an MCP server's env", env)?;
+            }
+        }
+        match &self.system_prompt {
+            Some(text) if text.len() > limits::INSTRUCTIONS_BYTES => {
+                Err(Fault::invalid(format!("systemPrompt is over {} bytes", limits::INSTRUCTIONS_BYTES)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Every value that must not be seen again, with the name it is redacted under.
+    pub(crate) fn secrets(&self) -> Vec<(String, String)> {
+        let mut secrets: Vec<(String, String)> =
+            self.extra_env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        for server in self.mcp_servers.values() {
+            let values = match server {
+                McpServer::Url { headers, .. } => headers,
+                McpServer::Command { env, .. } => env,
+            };
+            secrets.extend(values.iter().map(|(name, value)| (name.clone(), value.clone())));
+        }
+        secrets
+    }
+}
+
+/// Environment must be something a process can be started with.
+pub(crate) fn check_env(what: &str, env: &BTreeMap<String, String>) -> Result<(), Fault> {
+    if env.len() > limits::ENV_ENTRIES {
+        return Err(Fault::invalid(format!("{what} has over {} entries", limits::ENV_ENTRIES)));
+    }
+    let mut bytes = 0;
+    for (name, value) in env {
+        if name.is_empty() || name.contains('=') || name.contains('\0') {
+            return Err(Fault::invalid(format!("{what}: {name:?} cannot be a variable's name")));
+        }
+        if value.contains('\0') {
+            return Err(Fault::invalid(format!("{what}: the value of {name:?} holds a NUL byte")));
+        }
+        bytes += name.len() + value.len();
+    }
+    if bytes > limits::ENV_BYTES {
+        return Err(Fault::invalid(format!("{what} is over {} bytes", limits::ENV_BYTES)));
+    }
+    Ok(())
+}
+
+/// What the session task writes down for its successor, in the clear.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Memo {
+    /// The agent's own id for the conversation, once it has one.
+    pub(crate) agent_session: Option<String>,
+    /// Settings to apply again whenever the occupant comes back.
+    pub(crate) config: Option<SessionConfig>,
+    /// The occupant's output up to here is in the journal.
+    pub(crate) consumed: u64,
+}
+
+impl Memo {
+    pub(crate) fn encode(&self) -> String {
+        // A struct of strings and numbers always encodes.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    pub(crate) fn decode(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
+    pub(crate) fn settings(&self) -> SessionConfig {
+        self.config.clone().unwrap_or(SessionConfig { model: None, mode: None, thought_level: None })
+    }
+}
+
+pub(crate) fn internal(error: impl std::fmt::Display) -> Fault {
+    tracing::error!(%error, "internal error");
+    Fault::new(Code::Internal, "The server met an error of its own; its log has the details under the request's id")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_spec_shows_nothing_and_opens_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = Vault::open(dir.path(), None).unwrap();
+        let spec = Spec {
+            extra_env: [("TOKEN".to_owned(), "s3cret-value".to_owned())].into(),
+            system_prompt: Some("be kind".to_owned()),
+            ..Spec::default()
+        };
+        let sealed = spec.seal(&vault).unwrap();
+        assert!(!sealed.contains("s3cret"));
+        assert_eq!(Spec::open(&vault, &sealed).unwrap(), spec);
+        assert!(Spec::open(&vault, "not base64!").is_err());
+    }
+
+    #[test]
+    fn environment_that_no_process_could_take_is_refused() {
+        let env = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        for bad in [env("", "x"), env("A=B", "x"), env("A\0", "x"), env("A", "x\0y"), env("A", &"x".repeat(300_000))] {
+            assert!(check_env("extraEnv", &bad).is_err());
+        }
+        let many = (0..=limits::ENV_ENTRIES).map(|n| (format!("V{n}"), String::new())).collect();
+        assert!(check_env("extraEnv", &many).is_err());
+        assert!(check_env("extraEnv", &env("PATH", "/bin")).is_ok());
+    }
+
+    #[test]
+    fn an_old_or_empty_memo_is_readable() {
+        assert_eq!(Memo::decode("{}"), Memo::default());
+        assert_eq!(Memo::decode(""), Memo::default());
+        let memo = Memo { agent_session: Some("s".into()), config: None, consumed: 7 };
+        assert_eq!(Memo::decode(&memo.encode()), memo);
+    }
+}

@@ -1,0 +1,152 @@
+//! Bringing an occupant to its place: the workspace, the environment, the process. Runs beside the task, so
+//! that a session can be cancelled, ended or asked about while its agent is on the way.
+
+use super::occupied::Occupied;
+use crate::{
+    Shared, agents, faults,
+    quota::Slot,
+    spec::{Memo, Spec, internal},
+};
+use journal::NewSession;
+use occupant::{Begin, Redactor};
+use place::{Process, Spawn};
+use protocol::{Code, Fault, Level, McpDelivery, McpServers, Notice, SessionConfig, SessionKind};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// A process that has not said a word yet, and how to greet it.
+pub(crate) struct Launched {
+    pub(super) process: Process,
+    pub(super) begin: Begin,
+    pub(super) slot: Slot,
+    pub(super) notices: Vec<Notice>,
+}
+
+/// What PATH is when the agent's environment names none.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// As an agent's command, this program itself.
+const OWN_PROGRAM: &str = "outlast";
+
+/// For a session that has never run.
+pub(super) fn first(shared: &Arc<Shared>, fixed: &NewSession, memo: &Memo, spec: Spec, slot: Slot) -> Occupied {
+    start(shared, fixed, memo, spec, slot, Workspace::New)
+}
+
+/// For a session that has.
+pub(super) fn again(shared: &Arc<Shared>, fixed: &NewSession, memo: &Memo, spec: Spec, slot: Slot) -> Occupied {
+    start(shared, fixed, memo, spec, slot, Workspace::Kept)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Workspace {
+    New,
+    /// It should be there from before.
+    Kept,
+}
+
+fn start(
+    shared: &Arc<Shared>,
+    fixed: &NewSession,
+    memo: &Memo,
+    spec: Spec,
+    slot: Slot,
+    workspace: Workspace,
+) -> Occupied {
+    let (shared, fixed, memo) = (Arc::clone(shared), fixed.clone(), memo.clone());
+    Occupied::Launching(Box::pin(async move { launch(&shared, &fixed, &memo, spec, slot, workspace).await }))
+}
+
+async fn launch(
+    shared: &Shared,
+    fixed: &NewSession,
+    memo: &Memo,
+    spec: Spec,
+    slot: Slot,
+    workspace: Workspace,
+) -> Result<Launched, Fault> {
+    let name = match (fixed.kind, &fixed.agent) {
+        (SessionKind::Agent, Some(name)) => name,
+        (SessionKind::Agent | SessionKind::Shell, _) => {
+            return Err(Fault::new(Code::Unsupported, "This server cannot run shell sessions yet"));
+        }
+    };
+    let version = shared.agents.version(&fixed.tenant, name, fixed.agent_version).await?;
+    let credential = match spec.credential {
+        Some(id) => shared.credentials.open(&fixed.tenant, id).await?,
+        None => BTreeMap::new(),
+    };
+    let mut secrets = spec.secrets();
+    secrets.extend(credential.iter().map(|(name, value)| (name.clone(), value.clone())));
+
+    let mut servers = agents::read_mcp_servers(&version.folder)?;
+    servers.extend(spec.mcp_servers.clone());
+    let notices = prepare(shared, fixed, &spec, &version, &servers, workspace).await?;
+
+    let home = shared.place.home(&fixed.sandbox);
+    let home = home.to_str().ok_or_else(|| internal("the data folder's path is not UTF-8"))?.to_owned();
+    // The later wins: defaults, agent, credential, the session's own.
+    let mut env = BTreeMap::from([
+        ("PATH".to_owned(), DEFAULT_PATH.to_owned()),
+        ("HOME".to_owned(), home.clone()),
+    ]);
+    env.extend(version.manifest.env.clone());
+    env.extend(credential);
+    env.extend(spec.extra_env);
+
+    let program = match version.manifest.command.as_str() {
+        OWN_PROGRAM => shared.options.exe.to_string_lossy().into_owned(),
+        other => other.to_owned(),
+    };
+    let spawn = Spawn { program, args: version.manifest.args.clone(), env };
+    let process = shared.place.spawn(&fixed.sandbox, spawn).await.map_err(|error| faults::spawn(&error))?;
+
+    let mut config = memo.settings();
+    config.model = config.model.or_else(|| version.manifest.model.clone());
+    let begin = Begin {
+        cwd: home,
+        mcp_servers: match version.manifest.mcp {
+            McpDelivery::Session => servers,
+            McpDelivery::File => McpServers::new(),
+        },
+        config: SessionConfig { model: config.model, mode: config.mode, thought_level: config.thought_level },
+        resume: memo.agent_session.clone(),
+        turn_secs: version.manifest.policy.turn_secs,
+        redactor: Redactor::new(secrets),
+    };
+    Ok(Launched { process, begin, slot, notices })
+}
+
+/// Makes the workspace where there is none, with the session's own instructions and servers in it.
+async fn prepare(
+    shared: &Shared,
+    fixed: &NewSession,
+    spec: &Spec,
+    version: &agents::Version,
+    servers: &McpServers,
+    workspace: Workspace,
+) -> Result<Vec<Notice>, Fault> {
+    let place = &shared.place;
+    if place.exists(&fixed.sandbox).await {
+        return Ok(Vec::new());
+    }
+    place.create(&fixed.sandbox, &version.folder).await.map_err(|error| faults::place(&error))?;
+    if let Some(text) = &spec.system_prompt {
+        place
+            .write_file(&fixed.sandbox, "CLAUDE.md", text.as_bytes())
+            .await
+            .map_err(|error| faults::place(&error))?;
+    }
+    if version.manifest.mcp == McpDelivery::File {
+        let file = serde_json::to_vec_pretty(&serde_json::json!({ "mcpServers": servers })).map_err(internal)?;
+        place.write_file(&fixed.sandbox, ".mcp.json", &file).await.map_err(|error| faults::place(&error))?;
+    }
+    Ok(match workspace {
+        Workspace::New => Vec::new(),
+        Workspace::Kept => vec![Notice {
+            level: Level::Warning,
+            text: format!(
+                "the workspace was gone: it was made again from version {} of agent {}",
+                version.number, version.name
+            ),
+        }],
+    })
+}

@@ -1,0 +1,521 @@
+//! The session task: the one owner of a live session's state.
+//!
+//! It takes commands from its mailbox and output from the occupant's process, asks the pure machines
+//! (lifecycle, turns, the occupant) what they mean, appends the resulting events, and lets their effects out
+//! (bytes to the agent, answers to callers, acknowledgements to the place) only once those events are on disk.
+//! It never waits for a commit. It ends when there is nothing left that needs it; the next command starts
+//! another one from the stored row.
+
+mod clock;
+mod command;
+mod launch;
+mod occupied;
+mod record;
+mod stored;
+
+pub(crate) use command::{Command, Prompt};
+pub(crate) use record::first_state;
+pub(crate) use stored::{spawn_new, spawn_stored};
+
+use crate::{
+    Shared,
+    lifecycle::{self, Move, Step},
+    live::{Inbox, Reply},
+    quota::Slot,
+    spec::{Memo, Spec, internal},
+    turns::{Turn, Turns},
+};
+use clock::Clock;
+use journal::{Durable, NewSession, SessionState, TurnRow, Writer};
+use occupant::{Cx, Said};
+use occupied::{Heard, Occupied};
+use protocol::{
+    Actor, Code, ErrorRaised, Fault, Outcome, Reason, Seq, Session, SessionCreated, SessionStatusChanged, Status,
+    TurnStarted, limits,
+};
+use record::Pend;
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+use tokio::{sync::watch, time::Instant};
+
+pub(crate) struct Task {
+    shared: Arc<Shared>,
+    inbox: Inbox,
+    writer: Writer,
+    durable: watch::Receiver<Durable>,
+    fixed: NewSession,
+    state: SessionState,
+    /// As it was last appended, to write it only when it changed.
+    written: Option<SessionState>,
+    first_seq: Seq,
+    memo: Memo,
+    redactor: occupant::Redactor,
+    turns: Turns,
+    /// Rows that changed since the last append.
+    turn_rows: Vec<TurnRow>,
+    occupied: Occupied,
+    clock: Clock,
+    /// Effects waiting for their events to be on disk, in order.
+    pending: VecDeque<(Seq, Pend)>,
+    /// Callers waiting for the occupant to be ready.
+    joiners: Vec<Reply<Session>>,
+    /// Callers waiting for the occupant to be gone.
+    leavers: Vec<Reply<Session>>,
+    /// Callers of `configure`, in the order the occupant answers.
+    configurers: VecDeque<Option<Reply<Session>>>,
+    /// Output is not read before this: the tenant's rate is used up.
+    throttled_until: Option<Instant>,
+    idle_since: Instant,
+    stage: Stage,
+}
+
+/// What the task is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    /// The server stops: take nothing new up.
+    Closing,
+    /// The session is being removed, or the pen was lost: end without another word.
+    Over,
+}
+
+impl Task {
+    /// A session that does not exist yet. Its first append makes it.
+    pub(crate) fn begin(
+        shared: Arc<Shared>,
+        fixed: NewSession,
+        state: SessionState,
+        config: Option<protocol::SessionConfig>,
+        inbox: Inbox,
+    ) -> Self {
+        let writer = shared.journal.begin(fixed.clone());
+        let memo = Memo { config, ..Memo::default() };
+        Self::assemble(shared, inbox, writer, fixed, state, 1, memo)
+    }
+
+    fn assemble(
+        shared: Arc<Shared>,
+        inbox: Inbox,
+        writer: Writer,
+        fixed: NewSession,
+        state: SessionState,
+        first_seq: Seq,
+        memo: Memo,
+    ) -> Self {
+        Self {
+            durable: writer.durable(),
+            shared,
+            inbox,
+            writer,
+            fixed,
+            written: None,
+            state,
+            first_seq,
+            memo,
+            redactor: occupant::Redactor::default(),
+            turns: Turns::default(),
+            turn_rows: Vec::new(),
+            occupied: Occupied::Empty,
+            clock: Clock::new(),
+            pending: VecDeque::new(),
+            joiners: Vec::new(),
+            leavers: Vec::new(),
+            configurers: VecDeque::new(),
+            throttled_until: None,
+            idle_since: Instant::now(),
+            stage: Stage::Serving,
+        }
+    }
+
+    /// Records the session's birth and starts its occupant; `reply` is answered when that is ready.
+    pub(crate) fn create(&mut self, actor: Actor, spec: Spec, slot: Slot, reply: Reply<Session>) {
+        let mut cx = self.cx();
+        cx.record(
+            actor,
+            SessionCreated {
+                kind: self.fixed.kind,
+                place: self.fixed.place,
+                agent: self.fixed.agent.clone(),
+                agent_version: self.fixed.agent_version,
+                model: self.state.model.clone(),
+                name: self.state.name.clone(),
+                forked_from: self.fixed.forked_from,
+            },
+        );
+        self.joiners.push(reply);
+        self.occupied = launch::first(&self.shared, &self.fixed, &self.memo, spec, slot);
+        self.settle(cx);
+    }
+
+    /// Runs until nothing needs it.
+    pub(crate) async fn run(mut self) {
+        loop {
+            if self.stage == Stage::Over || (self.is_done() && self.leave()) {
+                self.inbox.close();
+                return self.forward_rest().await;
+            }
+            let readable = self.has_room();
+            let deadline = self.deadline();
+            tokio::select! {
+                biased;
+                changed = self.durable.changed() => match changed {
+                    Ok(()) => self.on_durable(),
+                    Err(_) => self.lose("the journal is closed"),
+                },
+                Some(command) = self.inbox.recv() => self.on_command(command).await,
+                heard = self.occupied.hear(readable) => self.on_heard(heard),
+                () = until(deadline) => self.on_tick(),
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let idle = self.turns.is_idle() || self.stage == Stage::Closing;
+        matches!(self.occupied, Occupied::Empty)
+            && idle
+            && self.pending.is_empty()
+            && *self.durable.borrow() == Durable::Upto(self.writer.last_seq())
+    }
+
+    fn leave(&mut self) -> bool {
+        self.shared.live.leave(self.fixed.id, &mut self.inbox)
+    }
+
+    /// Hands commands that crossed our leaving to the next task.
+    async fn forward_rest(mut self) {
+        let (shared, id) = (Arc::clone(&self.shared), self.fixed.id);
+        let mut rest = Vec::new();
+        while let Some(command) = self.inbox.recv().await {
+            rest.push(command);
+        }
+        // The pen goes before the next task asks for one.
+        drop(self);
+        for command in rest {
+            shared.redispatch(id, command).await;
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.writer.pending_bytes() < limits::PENDING_BYTES
+            && self.throttled_until.is_none_or(|until| until <= Instant::now())
+    }
+
+    /// The moment at which something has to be done although nothing happens.
+    fn deadline(&self) -> Option<Instant> {
+        let occupant = self.occupied.deadline(&self.clock);
+        let idle = self.idle_deadline();
+        let throttle = self.throttled_until.filter(|until| *until > Instant::now());
+        [occupant, idle, throttle].into_iter().flatten().min()
+    }
+
+    /// An occupant that nobody needs is stopped; one with a turn is never idle, unless it is frozen.
+    fn idle_deadline(&self) -> Option<Instant> {
+        let resting = self.occupied.is_ready() && self.turns.is_idle();
+        (resting || self.occupied.is_frozen()).then(|| self.idle_since + self.shared.options.idle)
+    }
+
+    fn on_tick(&mut self) {
+        let mut cx = self.cx();
+        let now = Instant::now();
+        if self.idle_deadline().is_some_and(|deadline| deadline <= now) {
+            let minutes = self.shared.options.idle.as_secs() / 60;
+            let reason = format!("idle for {minutes} minutes: its agent was stopped and comes back when needed");
+            self.rest(Some(reason), Reason::SessionPaused, &mut cx);
+        } else if let Some(heard) = self.occupied.overdue(now) {
+            self.settle(cx);
+            return self.on_heard(heard);
+        } else if let Occupied::Live(live) = &mut self.occupied {
+            live.acp.tick(&mut cx);
+        }
+        self.settle(cx);
+    }
+
+    /// What came from the occupant's side.
+    fn on_heard(&mut self, heard: Heard) {
+        let mut cx = self.cx();
+        match heard {
+            Heard::Launched(launched) => match *launched {
+                Ok(launched) => self.on_launched(launched, &mut cx),
+                Err(fault) => self.on_launch_failed(fault, &mut cx),
+            },
+            Heard::Stdout(chunk) => {
+                if let Occupied::Live(live) = &mut self.occupied {
+                    live.acp.output(&chunk.bytes, &mut cx);
+                    self.memo.consumed = live.acp.consumed();
+                }
+            }
+            Heard::StdoutClosed => {
+                if let Occupied::Live(live) = &mut self.occupied {
+                    live.acp.eof(&mut cx);
+                    // Whatever still runs has no way to speak any more.
+                    live.process.handle.kill();
+                }
+            }
+            Heard::Stderr => {}
+            Heard::Gone(exit) => self.on_gone(exit, &mut cx),
+        }
+        self.settle(cx);
+    }
+
+    fn on_launched(&mut self, launched: launch::Launched, cx: &mut Cx) {
+        for notice in launched.notices {
+            cx.record(Actor::System, notice);
+        }
+        self.redactor = launched.begin.redactor.clone();
+        self.clock = Clock::new();
+        cx.now = self.clock.now();
+        let acp = occupant::Acp::begin(launched.begin, cx);
+        self.memo.consumed = 0;
+        self.occupied = Occupied::live(acp, launched.process, launched.slot, self.redactor.clone());
+    }
+
+    /// The occupant could not be made or did not shake hands: everyone who waited for it is told.
+    fn on_launch_failed(&mut self, fault: Fault, cx: &mut Cx) {
+        self.occupied = Occupied::Empty;
+        self.fail_start(&fault, cx);
+    }
+
+    fn fail_start(&mut self, fault: &Fault, cx: &mut Cx) {
+        cx.record(Actor::System, ErrorRaised { code: fault.code, message: fault.message.to_string() });
+        self.shift(Move::Fail, Some(fault.message.to_string()), cx);
+        for turn in self.turns.take_all() {
+            self.end_turn(&turn, Outcome::Failed, Reason::AgentNotStarted, Some(fault.message.to_string()), None, cx);
+        }
+        let seq = cx.last_seq();
+        for joiner in std::mem::take(&mut self.joiners) {
+            self.pending.push_back((seq, Pend::answer(joiner, Err(fault.clone()))));
+        }
+    }
+
+    /// What the occupant's machine told us, at once: what follows from it is recorded in the same append.
+    fn on_said(&mut self, said: Said, cx: &mut Cx) {
+        match said {
+            Said::Ready { agent_session, .. } => {
+                self.memo.agent_session = Some(agent_session);
+                if let Occupied::Live(live) = &mut self.occupied {
+                    live.ready();
+                }
+                self.shift(Move::Ready, None, cx);
+                self.idle_since = Instant::now();
+                self.answer_joiners(cx);
+                self.start_next(cx);
+            }
+            Said::TurnEnded { turn, outcome, reason, message, usage } => {
+                if let Some(turn) = self.turns.finish(turn) {
+                    self.end_turn(&turn, outcome, reason, message, usage, cx);
+                    self.idle_since = Instant::now();
+                }
+                self.start_next(cx);
+            }
+            Said::Configured(result) => self.on_configured(result, cx),
+            Said::Unusable(fault) => {
+                let starting = !self.occupied.is_ready();
+                self.occupied.kill(occupied::After::Rest { reason: Some(fault.message.to_string()) });
+                if starting {
+                    self.fail_start(&fault, cx);
+                }
+            }
+        }
+    }
+
+    fn answer_joiners(&mut self, cx: &Cx) {
+        let seq = cx.last_seq();
+        for joiner in std::mem::take(&mut self.joiners) {
+            let view = self.view(seq);
+            self.pending.push_back((seq, Pend::answer(joiner, Ok(view))));
+        }
+    }
+
+    /// Starts the next turn when the occupant can take one.
+    fn start_next(&mut self, cx: &mut Cx) {
+        let Occupied::Live(live) = &mut self.occupied else { return };
+        if !live.can_prompt() {
+            return;
+        }
+        let Some(turn) = self.turns.start_next() else { return };
+        let row = turn_row(turn, true, None);
+        if let Some(model) = &turn.model
+            && self.memo.settings().model.as_ref() != Some(model)
+        {
+            let config = protocol::SessionConfig { model: Some(model.clone()), mode: None, thought_level: None };
+            self.configurers.push_back(None);
+            live.acp.configure(config, Actor::System, cx);
+        }
+        cx.record(Actor::System, TurnStarted { turn: turn.id });
+        live.acp.prompt(turn.id, &turn.content, cx);
+        self.turn_rows.push(row);
+    }
+
+    fn end_turn(
+        &mut self,
+        turn: &Turn,
+        outcome: Outcome,
+        reason: Reason,
+        message: Option<String>,
+        usage: Option<protocol::Usage>,
+        cx: &mut Cx,
+    ) {
+        let seq = cx.record(Actor::System, protocol::TurnEnded { turn: turn.id, outcome, reason, message, usage });
+        self.turn_rows.push(turn_row(turn, true, Some(seq)));
+        self.shared.counters.turn(outcome);
+    }
+
+    /// Moves the status as the lifecycle says, and records it.
+    fn shift(&mut self, wish: Move, reason: Option<String>, cx: &mut Cx) {
+        if let Ok(Step::To(to)) = lifecycle::step(self.state.status, wish) {
+            let from = std::mem::replace(&mut self.state.status, to);
+            self.state.status_reason.clone_from(&reason);
+            cx.record(Actor::System, SessionStatusChanged { from, to, reason });
+        }
+    }
+
+    /// Stops the occupant on purpose; the session can be resumed.
+    fn rest(&mut self, reason: Option<String>, turn_reason: Reason, cx: &mut Cx) {
+        self.interrupt_running(turn_reason, cx);
+        self.occupied.stop(occupied::After::Rest { reason });
+    }
+
+    fn interrupt_running(&mut self, reason: Reason, cx: &mut Cx) {
+        if let Some(id) = self.turns.running().map(|turn| turn.id)
+            && let Some(turn) = self.turns.finish(id)
+        {
+            self.end_turn(&turn, Outcome::Interrupted, reason, None, None, cx);
+        }
+    }
+
+    /// The process is gone and its output read to the end.
+    fn on_gone(&mut self, exit: occupied::Gone, cx: &mut Cx) {
+        let Occupied::Live(mut live) = std::mem::replace(&mut self.occupied, Occupied::Empty) else { return };
+        live.acp.exited(cx);
+        let was_ready = live.is_ready();
+        let stderr = live.stderr_tail();
+        self.shared.keep_logs(self.fixed.id, live.logs());
+        let expected = exit.after.is_some();
+        cx.record(
+            Actor::System,
+            protocol::OccupantExited { code: exit.exit.code, signal: exit.exit.signal, expected, stderr: stderr.clone() },
+        );
+        // What the machine says of the turn it lost belongs before the status.
+        self.hear_said(cx);
+        self.configurers.clear();
+        drop(live);
+        match exit.after {
+            Some(occupied::After::Rest { reason }) => self.shift(Move::Rest, reason, cx),
+            Some(occupied::After::End) => {
+                self.shift(Move::End, None, cx);
+            }
+            None if was_ready => {
+                let reason = format!("the agent {}", exit.describe());
+                self.shift(Move::Fail, Some(reason), cx);
+            }
+            None => {
+                let said = stderr.map(|text| format!(": {}", text.trim_end())).unwrap_or_default();
+                let fault = Fault::new(
+                    Code::AgentFailed,
+                    format!("The agent {} before it was ready{said}", exit.describe()),
+                );
+                self.fail_start(&fault, cx);
+            }
+        }
+        self.after_gone(cx);
+    }
+
+    /// Nobody is there: bring the occupant back for prompts that wait, or tell those who waited for its end.
+    fn after_gone(&mut self, cx: &mut Cx) {
+        let seq = cx.last_seq();
+        for leaver in std::mem::take(&mut self.leavers) {
+            let view = self.view(seq);
+            self.pending.push_back((seq, Pend::answer(leaver, Ok(view))));
+        }
+        let wanted = self.turns.has_waiting() || !self.joiners.is_empty();
+        if self.state.status == Status::Ended || self.stage != Stage::Serving || !wanted {
+            return;
+        }
+        if let Err(fault) = self.bring() {
+            self.fail_start(&fault, cx);
+        }
+    }
+
+    /// Starts an occupant where there is none.
+    fn bring(&mut self) -> Result<(), Fault> {
+        if !matches!(self.occupied, Occupied::Empty) {
+            return Ok(());
+        }
+        let slot = self.shared.slots.take(&self.fixed.tenant)?;
+        let spec = Spec::open(&self.shared.vault, &self.fixed.spec).map_err(internal)?;
+        self.occupied = launch::again(&self.shared, &self.fixed, &self.memo, spec, slot);
+        Ok(())
+    }
+
+    /// The pen is lost: another server owns the session, or the store is broken. Nothing more can be
+    /// recorded, so nothing more may happen.
+    fn lose(&mut self, why: &str) {
+        tracing::error!(session = %self.fixed.id, why, "the session's task gives up");
+        self.stage = Stage::Over;
+        self.shared.live.forget(self.fixed.id);
+        let fault = || Fault::new(Code::Fenced, "The session moved or its journal failed; ask again");
+        for reply in self.joiners.drain(..).chain(self.leavers.drain(..)) {
+            let _ = reply.send(Err(fault()));
+        }
+        for (_, pend) in self.pending.drain(..) {
+            pend.refuse(fault());
+        }
+    }
+
+    /// The session as callers see it, as of an event.
+    fn view(&self, last_seq: Seq) -> Session {
+        crate::view::session(&self.fixed, &self.state, self.first_seq, last_seq)
+    }
+
+    fn on_configured(&mut self, result: Result<protocol::SessionConfig, Fault>, cx: &mut Cx) {
+        let reply = self.configurers.pop_front().flatten();
+        let answer = match result {
+            Ok(config) => {
+                self.remember(config);
+                Ok(self.view(cx.last_seq()))
+            }
+            Err(fault) => {
+                if reply.is_none() {
+                    let text = format!("the message's model was not taken: {fault}");
+                    cx.record(Actor::System, protocol::Notice { level: protocol::Level::Warning, text });
+                }
+                Err(fault)
+            }
+        };
+        if let Some(reply) = reply {
+            self.pending.push_back((cx.last_seq(), Pend::answer(reply, answer)));
+        }
+    }
+
+    /// Settings that were taken are kept for the next start.
+    fn remember(&mut self, config: protocol::SessionConfig) {
+        let mut kept = self.memo.settings();
+        if let Some(model) = config.model {
+            self.state.model = Some(model.clone());
+            kept.model = Some(model);
+        }
+        kept.mode = config.mode.or(kept.mode);
+        kept.thought_level = config.thought_level.or(kept.thought_level);
+        self.memo.config = Some(kept);
+    }
+}
+
+fn turn_row(turn: &Turn, started: bool, ended_seq: Option<Seq>) -> TurnRow {
+    TurnRow {
+        turn: turn.id,
+        client_id: turn.client_id.clone(),
+        digest: turn.digest,
+        accepted_seq: turn.accepted_seq,
+        started,
+        ended_seq,
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How long a process has to end by itself once it was asked to.
+pub(crate) const GRACE: Duration = Duration::from_secs(limits::CLOSE_GRACE_SECS);

@@ -1,0 +1,308 @@
+//! The occupant's side of a session task: nobody, somebody on the way, or a process with its machine.
+//! Everything the task can hear from there comes out of one cancel-safe `hear`.
+
+use super::{GRACE, clock::Clock, launch::Launched};
+use crate::quota::Slot;
+use occupant::{Acp, Redactor};
+use place::{Chunk, Exit, Process, Signal};
+use protocol::{Fault, limits};
+use std::{collections::VecDeque, future::Future, pin::Pin, time::Duration};
+use tokio::time::Instant;
+
+/// How long a dead process's output is still waited for: a child of its own may hold the pipe open for ever.
+const DRAIN: Duration = Duration::from_millis(200);
+/// What an `occupant_exited` event tells of stderr.
+const STDERR_TAIL: usize = 4 * 1024;
+
+pub(super) type Launching = Pin<Box<dyn Future<Output = Result<Launched, Fault>> + Send>>;
+
+pub(super) enum Occupied {
+    Empty,
+    Launching(Launching),
+    Live(Box<LiveOccupant>),
+}
+
+/// Why a process was asked to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum After {
+    /// The session rests and can be resumed.
+    Rest { reason: Option<String> },
+    /// The session has ended.
+    End,
+}
+
+#[derive(Debug)]
+pub(super) struct Gone {
+    pub(super) exit: Exit,
+    /// None when nobody had asked.
+    pub(super) after: Option<After>,
+}
+
+impl Gone {
+    pub(super) fn describe(&self) -> String {
+        match (self.exit.code, self.exit.signal) {
+            (Some(code), _) => format!("exited with code {code}"),
+            (None, Some(signal)) => format!("was ended by signal {signal}"),
+            (None, None) => "ended".to_owned(),
+        }
+    }
+}
+
+pub(super) enum Heard {
+    Launched(Box<Result<Launched, Fault>>),
+    Stdout(Chunk),
+    StdoutClosed,
+    Stderr,
+    Gone(Gone),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Handshake,
+    Ready,
+    /// Stopped by a signal, to go on where it was.
+    Frozen,
+}
+
+pub(super) struct LiveOccupant {
+    pub(super) acp: Acp,
+    pub(super) process: Process,
+    phase: Phase,
+    leaving: Option<Leaving>,
+    exit: Option<(Exit, Instant)>,
+    stdout_open: bool,
+    stderr_open: bool,
+    stderr: Ring,
+    redactor: Redactor,
+    _slot: Slot,
+}
+
+struct Leaving {
+    after: After,
+    kill_at: Instant,
+}
+
+impl Occupied {
+    pub(super) fn live(acp: Acp, process: Process, slot: Slot, redactor: Redactor) -> Self {
+        Self::Live(Box::new(LiveOccupant {
+            acp,
+            process,
+            phase: Phase::Handshake,
+            leaving: None,
+            exit: None,
+            stdout_open: true,
+            stderr_open: true,
+            stderr: Ring::default(),
+            redactor,
+            _slot: slot,
+        }))
+    }
+
+    /// The next thing from there; pending for ever when there is nobody. `readable` is false while the
+    /// journal has enough to do: then the agent's pipe fills and the agent waits.
+    pub(super) async fn hear(&mut self, readable: bool) -> Heard {
+        match self {
+            Self::Empty => std::future::pending().await,
+            Self::Launching(launching) => Heard::Launched(Box::new(launching.await)),
+            Self::Live(live) => live.hear(readable).await,
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self, Self::Live(live) if live.phase == Phase::Ready && live.leaving.is_none())
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        matches!(self, Self::Live(live) if live.phase == Phase::Frozen && live.leaving.is_none())
+    }
+
+    /// The process was asked to go and is not gone yet.
+    pub(super) fn is_leaving(&self) -> bool {
+        matches!(self, Self::Live(live) if live.leaving.is_some())
+    }
+
+    /// It leaves because the session ends.
+    pub(super) fn leaves_for_good(&self) -> bool {
+        matches!(self, Self::Live(live) if live.leaving.as_ref().is_some_and(|leaving| leaving.after == After::End))
+    }
+
+    /// Asks the process to end; it is killed when it has not after a grace time. A launch under way is
+    /// dropped, and its process with it.
+    pub(super) fn stop(&mut self, after: After) {
+        match self {
+            Self::Empty => {}
+            Self::Launching(_) => *self = Self::Empty,
+            Self::Live(live) => {
+                live.process.stdin.close();
+                live.process.handle.signal(Signal::Terminate);
+                live.process.handle.signal(Signal::Continue);
+                live.leaving = Some(Leaving { after, kill_at: Instant::now() + GRACE });
+            }
+        }
+    }
+
+    pub(super) fn kill(&mut self, after: After) {
+        self.stop(after);
+        if let Self::Live(live) = self {
+            live.process.handle.kill();
+        }
+    }
+
+    pub(super) fn deadline(&self, clock: &Clock) -> Option<Instant> {
+        let Self::Live(live) = self else { return None };
+        let machine = live.acp.deadline().and_then(|at| clock.instant(at));
+        let kill = live.leaving.as_ref().filter(|_| live.exit.is_none()).map(|leaving| leaving.kill_at);
+        let drain = live.exit.as_ref().map(|(_, at)| *at + DRAIN);
+        [machine, kill, drain].into_iter().flatten().min()
+    }
+
+    /// What a passed deadline means here, if it was one of ours.
+    pub(super) fn overdue(&mut self, now: Instant) -> Option<Heard> {
+        let Self::Live(live) = self else { return None };
+        if let Some((exit, at)) = &live.exit {
+            return (*at + DRAIN <= now).then(|| live.gone(*exit));
+        }
+        if let Some(leaving) = &mut live.leaving
+            && leaving.kill_at <= now
+        {
+            live.process.handle.kill();
+            leaving.kill_at = now + GRACE;
+        }
+        None
+    }
+}
+
+impl LiveOccupant {
+    pub(super) fn ready(&mut self) {
+        if self.phase == Phase::Handshake {
+            self.phase = Phase::Ready;
+        }
+    }
+
+    /// Did it ever get through its handshake?
+    pub(super) fn is_ready(&self) -> bool {
+        self.phase != Phase::Handshake
+    }
+
+    pub(super) fn can_configure(&self) -> bool {
+        self.phase == Phase::Ready && self.leaving.is_none() && self.exit.is_none()
+    }
+
+    pub(super) fn can_prompt(&self) -> bool {
+        self.can_configure() && !self.acp.is_busy()
+    }
+
+    pub(super) fn freeze(&mut self) {
+        self.process.handle.signal(Signal::Stop);
+        self.phase = Phase::Frozen;
+    }
+
+    pub(super) fn thaw(&mut self) {
+        if self.phase == Phase::Frozen {
+            self.process.handle.signal(Signal::Continue);
+            self.phase = Phase::Ready;
+        }
+    }
+
+    pub(super) fn logs(&self) -> (String, u64) {
+        (self.redactor.text(&self.stderr.text()), self.stderr.dropped)
+    }
+
+    pub(super) fn stderr_tail(&self) -> Option<String> {
+        let text = self.redactor.text(&self.stderr.text());
+        if text.is_empty() {
+            return None;
+        }
+        let mut start = text.len().saturating_sub(STDERR_TAIL);
+        while !text.is_char_boundary(start) {
+            start += 1;
+        }
+        Some(text[start..].to_owned())
+    }
+
+    async fn hear(&mut self, readable: bool) -> Heard {
+        loop {
+            if let Some((exit, _)) = self.exit
+                && !self.stdout_open
+                && !self.stderr_open
+            {
+                return self.gone(exit);
+            }
+            tokio::select! {
+                chunk = self.process.stdout.next(), if self.stdout_open && readable => match chunk {
+                    Some(chunk) => return Heard::Stdout(chunk),
+                    None => {
+                        self.stdout_open = false;
+                        if self.exit.is_none() {
+                            return Heard::StdoutClosed;
+                        }
+                    }
+                },
+                chunk = self.process.stderr.next(), if self.stderr_open => match chunk {
+                    Some(chunk) => {
+                        self.stderr.push(&chunk.bytes);
+                        self.process.stderr.ack(chunk.offset + chunk.bytes.len() as u64);
+                        return Heard::Stderr;
+                    }
+                    None => self.stderr_open = false,
+                },
+                exit = self.process.handle.wait(), if self.exit.is_none() => {
+                    self.exit = Some((exit, Instant::now()));
+                    // The deadline that bounds the draining is set by the next round of the task's loop.
+                    return Heard::Stderr;
+                }
+                // Dead, and its output may not be read now: the next round of the task's loop decides.
+                () = std::future::pending(), if !readable || self.exit.is_some() => {}
+            }
+        }
+    }
+
+    fn gone(&mut self, exit: Exit) -> Heard {
+        Heard::Gone(Gone { exit, after: self.leaving.take().map(|leaving| leaving.after) })
+    }
+}
+
+impl Drop for LiveOccupant {
+    fn drop(&mut self) {
+        // Also when the task itself broke: no process may outlive its owner unseen.
+        if self.exit.is_none() {
+            self.process.handle.kill();
+        }
+    }
+}
+
+/// The newest bytes of stderr.
+#[derive(Debug, Default)]
+struct Ring {
+    bytes: VecDeque<u8>,
+    dropped: u64,
+}
+
+impl Ring {
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+        let over = self.bytes.len().saturating_sub(limits::STDERR_BYTES);
+        self.bytes.drain(..over);
+        self.dropped += over as u64;
+    }
+
+    fn text(&self) -> String {
+        let (front, back) = self.bytes.as_slices();
+        String::from_utf8_lossy(&[front, back].concat()).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_keeps_the_newest_bytes() {
+        let mut ring = Ring::default();
+        ring.push(&vec![b'a'; limits::STDERR_BYTES]);
+        ring.push(b"end");
+        assert_eq!(ring.bytes.len(), limits::STDERR_BYTES);
+        assert_eq!(ring.dropped, 3);
+        assert!(ring.text().ends_with("aend"));
+    }
+}
