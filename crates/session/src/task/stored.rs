@@ -45,17 +45,15 @@ fn supervise(future: impl Future<Output = ()> + Send + 'static, id: SessionId) {
 
 async fn load(shared: &Arc<Shared>, id: SessionId, inbox: &mut Inbox) -> Result<(), Fault> {
     let (writer, row) = shared.journal.acquire(id).await.map_err(faults::write)?;
-    let open = if row.state.live {
-        shared.journal.open_turns(id).await.map_err(faults::read)?
-    } else {
-        Vec::new()
-    };
+    let open =
+        if row.state.live { shared.journal.open_turns(id).await.map_err(faults::read)? } else { Vec::new() };
     // The receiver moves into the task; what is left here is closed and empty.
     let (_, empty) = tokio::sync::mpsc::channel(1);
     let inbox = std::mem::replace(inbox, empty);
     let memo = Memo::decode(&row.state.memo);
     let was_live = row.state.live;
-    let mut task = Task::assemble(Arc::clone(shared), inbox, writer, row.fixed, row.state, row.first_seq, memo);
+    let mut task =
+        Task::assemble(Arc::clone(shared), inbox, writer, row.fixed, row.state, row.first_seq, memo);
     task.written = Some(task.state.clone());
     if was_live {
         task.recover(open).await;
@@ -97,12 +95,21 @@ impl Task {
                 }
                 Err(message) => {
                     self.turn_rows.push(turn_row(&turn, false, None));
-                    self.end_turn(&turn, Outcome::Failed, Reason::ServerStopped, Some(message), None, &mut cx);
+                    self.end_turn(
+                        &turn,
+                        Outcome::Failed,
+                        Reason::ServerStopped,
+                        Some(message),
+                        None,
+                        &mut cx,
+                    );
                 }
             }
         }
         match self.state.status {
-            Status::Active | Status::Starting => self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx),
+            Status::Active | Status::Starting => {
+                self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx)
+            }
             Status::Paused | Status::Error | Status::Ended => {}
         }
         if self.state.status == Status::Ended {
@@ -120,7 +127,12 @@ impl Task {
 
     /// What a waiting prompt says, from the journal.
     async fn prompt_of(&self, turn: &Turn) -> Result<(Vec<protocol::ContentBlock>, Option<String>), String> {
-        let event = self.shared.journal.event(self.fixed.id, turn.accepted_seq).await.map_err(|error| error.to_string())?;
+        let event = self
+            .shared
+            .journal
+            .event(self.fixed.id, turn.accepted_seq)
+            .await
+            .map_err(|error| error.to_string())?;
         let event = event.ok_or("the prompt is no longer in the journal")?;
         match event.decode().map_err(|error| error.to_string())? {
             Body::PromptAccepted(prompt) if prompt.turn == turn.id => Ok((prompt.content, prompt.model)),
