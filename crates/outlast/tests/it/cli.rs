@@ -48,7 +48,7 @@ async fn sessions_are_listed_shown_followed_and_moved() {
     assert_eq!(get(&http, &id).await["status"], "active");
     cli(&["end", "ID"]).await;
     assert_eq!(get(&http, &id).await["status"], "ended");
-    cli(&["rm", "ID"]).await;
+    cli(&["rm", "--yes", "ID"]).await;
     refusal(&http.get(&format!("/api/sessions/{id}")).await.unwrap(), 404, "session_not_found");
 }
 

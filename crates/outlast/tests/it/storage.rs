@@ -25,7 +25,7 @@ async fn a_backup_made_while_running_restores_to_the_same_sessions() {
     run(PROGRAM, ["restore", &from, "--data", &to], &[]).await.unwrap().ok().unwrap();
     run(PROGRAM, ["audit", "verify", "--data", &to], &[]).await.unwrap().ok().unwrap();
     let second = Setup::new(PROGRAM).data(&restored).start().await.unwrap();
-    let again = second.http().unwrap();
+    let again = Http::new(second.address().unwrap(), Some(server.key().unwrap()));
     let after = events(&again, &id).await;
     assert_eq!(after[..before.len()], before[..]);
     assert_eq!(text_of(&say(&again, &id, "echo restored").await), "restored");
