@@ -53,9 +53,7 @@ impl Agents {
         if request.path.is_none() && request.files.is_none() {
             return Err(Fault::invalid("files or path is missing"));
         }
-        if request.path.is_some()
-            && !(caller.tenant == Tenant::default_tenant() && caller.scope == Scope::Admin)
-        {
+        if request.path.is_some() && !(caller.tenant == Tenant::default_tenant() && caller.scope == Scope::Admin) {
             return Err(Fault::new(
                 Code::Forbidden,
                 "Only the operator (an admin key of the tenant default) may deploy from a path on the server; send files or a tar",
@@ -64,12 +62,7 @@ impl Agents {
         self.deploy_from(&caller.tenant, request.name.clone(), Source::Request(request)).await
     }
 
-    pub(crate) async fn deploy_tar(
-        &self,
-        caller: &Caller,
-        name: AgentName,
-        tar: &Path,
-    ) -> Result<Agent, Fault> {
+    pub(crate) async fn deploy_tar(&self, caller: &Caller, name: AgentName, tar: &Path) -> Result<Agent, Fault> {
         self.deploy_from(&caller.tenant, name, Source::Tar(tar.to_owned())).await
     }
 
@@ -141,8 +134,7 @@ impl Agents {
 
     async fn deploy_from(&self, tenant: &Tenant, name: AgentName, source: Source) -> Result<Agent, Fault> {
         let root = self.data.join("agents");
-        let gathered =
-            tokio::task::spawn_blocking(move || gather(&root, source)).await.map_err(internal)??;
+        let gathered = tokio::task::spawn_blocking(move || gather(&root, source)).await.map_err(internal)??;
         let (staging, manifest) = gathered;
 
         let _turn = self.numbering.lock().await;
@@ -170,10 +162,7 @@ impl Agents {
         };
         let digest = staging.digest;
         let target = self.data.join(path);
-        tokio::task::spawn_blocking(move || staging.settle(&target))
-            .await
-            .map_err(internal)?
-            .map_err(internal)?;
+        tokio::task::spawn_blocking(move || staging.settle(&target)).await.map_err(internal)?.map_err(internal)?;
         self.journal.put_agent(AgentRow { agent: agent.clone(), digest }).await.map_err(faults::write)?;
         Ok(agent)
     }

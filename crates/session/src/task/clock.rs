@@ -1,5 +1,5 @@
 //! The occupant's clock: it runs with monotonic time and stands still while the session is frozen, so that a
-//! pause uses up nobody's deadline.
+//! pause uses up nobody's deadline. Takes the real time as input.
 
 use protocol::Timestamp;
 use std::time::Duration;
@@ -14,34 +14,35 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) fn new() -> Self {
-        Self { base: Timestamp::now(), started: Instant::now(), stood: Duration::ZERO, frozen: None }
+    /// Shows the wall clock's time now, and goes its own way from there.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { base: Timestamp::now(), started: now, stood: Duration::ZERO, frozen: None }
     }
 
-    pub(super) fn now(&self) -> Timestamp {
-        let until = self.frozen.unwrap_or_else(Instant::now);
-        let ran = until.duration_since(self.started).saturating_sub(self.stood);
+    pub(super) fn read(&self, now: Instant) -> Timestamp {
+        let until = self.frozen.unwrap_or(now);
+        let ran = until.saturating_duration_since(self.started).saturating_sub(self.stood);
         Timestamp::from_millis(self.base.as_millis() + i64::try_from(ran.as_millis()).unwrap_or(i64::MAX))
     }
 
-    pub(super) fn freeze(&mut self) {
-        self.frozen.get_or_insert_with(Instant::now);
+    pub(super) fn freeze(&mut self, now: Instant) {
+        self.frozen.get_or_insert(now);
     }
 
-    pub(super) fn thaw(&mut self) {
+    pub(super) fn thaw(&mut self, now: Instant) {
         if let Some(since) = self.frozen.take() {
-            self.stood += since.elapsed();
+            self.stood += now.saturating_duration_since(since);
         }
     }
 
     /// The real moment at which this clock will show `at`; never while it stands still.
-    pub(super) fn instant(&self, at: Timestamp) -> Option<Instant> {
+    pub(super) fn when(&self, at: Timestamp, now: Instant) -> Option<Instant> {
         if self.frozen.is_some() {
             return None;
         }
-        let wait = u64::try_from(at.as_millis() - self.now().as_millis()).unwrap_or(0);
+        let wait = u64::try_from(at.as_millis() - self.read(now).as_millis()).unwrap_or(0);
         // One more, so that the clock has surely reached it.
-        Some(Instant::now() + Duration::from_millis(wait.saturating_add(1)))
+        Some(now + Duration::from_millis(wait.saturating_add(1)))
     }
 }
 
@@ -49,19 +50,18 @@ impl Clock {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_frozen_clock_stands_still() {
-        let mut clock = Clock::new();
-        let start = clock.now();
-        tokio::time::advance(Duration::from_secs(5)).await;
-        clock.freeze();
-        tokio::time::advance(Duration::from_secs(3600)).await;
-        assert_eq!(clock.now().as_millis() - start.as_millis(), 5_000);
-        assert!(clock.instant(start).is_none());
-        clock.thaw();
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(clock.now().as_millis() - start.as_millis(), 6_000);
-        let due = clock.instant(Timestamp::from_millis(start.as_millis() + 10_000)).unwrap();
-        assert_eq!(due - Instant::now(), Duration::from_millis(4_001));
+    #[test]
+    fn a_frozen_clock_stands_still() {
+        let born = Instant::now();
+        let after = |secs| born + Duration::from_secs(secs);
+        let mut clock = Clock::new(born);
+        let start = clock.read(born).as_millis();
+        clock.freeze(after(5));
+        assert_eq!(clock.read(after(3605)).as_millis() - start, 5_000);
+        assert!(clock.when(Timestamp::from_millis(start), after(3605)).is_none());
+        clock.thaw(after(3605));
+        assert_eq!(clock.read(after(3606)).as_millis() - start, 6_000);
+        let due = clock.when(Timestamp::from_millis(start + 10_000), after(3606)).unwrap();
+        assert_eq!(due - after(3606), Duration::from_millis(4_001));
     }
 }

@@ -7,10 +7,11 @@ use crate::{
     live::Reply,
     turns::{Admission, Occupancy, Turn},
 };
+use journal::TurnRow;
 use occupant::Cx;
 use protocol::{
-    Accepted, Actor, Answer, Code, Configure, ContentBlock, Disposition, Fault, OnBusy, Outcome,
-    PromptAccepted, Reason, Seq, Session, SessionConfig, SessionRenamed, Status, Timestamp, TurnId,
+    Accepted, Actor, Answer, Code, Configure, ContentBlock, Disposition, Fault, OnBusy, Outcome, PromptAccepted,
+    Reason, Seq, Session, SessionConfig, SessionRenamed, Status, Timestamp, TurnId,
 };
 use tokio::time::Instant;
 
@@ -28,44 +29,16 @@ pub(crate) struct Prompt {
 }
 
 pub(crate) enum Command {
-    Prompt {
-        actor: Actor,
-        prompt: Box<Prompt>,
-        reply: Reply<Accepted>,
-    },
-    Cancel {
-        reply: Reply<Session>,
-    },
-    Pause {
-        reply: Reply<Session>,
-    },
-    Resume {
-        reply: Reply<Session>,
-    },
-    Stop {
-        reply: Reply<Session>,
-    },
-    End {
-        reply: Reply<Session>,
-    },
-    Remove {
-        actor: Actor,
-        reply: Reply<Session>,
-    },
-    Configure {
-        actor: Actor,
-        request: Configure,
-        reply: Reply<Session>,
-    },
-    Answer {
-        actor: Actor,
-        permission: Seq,
-        answer: Answer,
-        reply: Reply<Session>,
-    },
-    Logs {
-        reply: Reply<Option<(String, u64)>>,
-    },
+    Prompt { actor: Actor, prompt: Box<Prompt>, reply: Reply<Accepted> },
+    Cancel { reply: Reply<Session> },
+    Pause { reply: Reply<Session> },
+    Resume { reply: Reply<Session> },
+    Stop { reply: Reply<Session> },
+    End { reply: Reply<Session> },
+    Remove { actor: Actor, reply: Reply<Session> },
+    Configure { actor: Actor, request: Configure, reply: Reply<Session> },
+    Answer { actor: Actor, permission: Seq, answer: Answer, reply: Reply<Session> },
+    Logs { reply: Reply<Option<(String, u64)>> },
     /// Only wakes the task, which then takes up what a stopped server left.
     Wake,
     Shutdown,
@@ -101,9 +74,7 @@ impl Task {
             Command::End { reply } => self.on_end(reply),
             Command::Remove { actor, reply } => self.on_remove(actor, reply).await,
             Command::Configure { actor, request, reply } => self.on_configure(actor, request, reply),
-            Command::Answer { actor, permission, answer, reply } => {
-                self.on_answer(actor, permission, answer, reply)
-            }
+            Command::Answer { actor, permission, answer, reply } => self.on_answer(actor, permission, answer, reply),
             Command::Logs { reply } => {
                 let logs = match &self.occupied {
                     Occupied::Live(live) => Some(live.logs()),
@@ -117,7 +88,14 @@ impl Task {
     }
 
     async fn on_prompt(&mut self, actor: Actor, prompt: Prompt, reply: Reply<Accepted>) {
-        match self.repeated(&prompt).await {
+        let stored = match &prompt.client_id {
+            Some(client_id) if self.turns.by_client_id(client_id).is_none() => {
+                let journal = self.shared.journal.clone();
+                journal.turn_by_client_id(self.fixed.id, client_id).await.map_err(crate::faults::read)
+            }
+            Some(_) | None => Ok(None),
+        };
+        match stored.and_then(|row| self.repeated(&prompt, row)) {
             Ok(None) => {}
             Ok(Some(accepted)) => {
                 // The first one may still be on its way to disk.
@@ -135,17 +113,12 @@ impl Task {
     }
 
     /// A prompt whose client id was used before: the same content gets the first answer, other content none.
-    async fn repeated(&self, prompt: &Prompt) -> Result<Option<Accepted>, Fault> {
+    fn repeated(&self, prompt: &Prompt, stored: Option<TurnRow>) -> Result<Option<Accepted>, Fault> {
         let Some(client_id) = &prompt.client_id else { return Ok(None) };
-        let (turn, seq, digest) = match self.turns.by_client_id(client_id) {
-            Some(turn) => (turn.id, turn.accepted_seq, turn.digest),
-            None => {
-                let row = self.shared.journal.turn_by_client_id(self.fixed.id, client_id).await;
-                match row.map_err(crate::faults::read)? {
-                    Some(row) => (row.turn, row.accepted_seq, row.digest),
-                    None => return Ok(None),
-                }
-            }
+        let (turn, seq, digest) = match (self.turns.by_client_id(client_id), stored) {
+            (Some(turn), _) => (turn.id, turn.accepted_seq, turn.digest),
+            (None, Some(row)) => (row.turn, row.accepted_seq, row.digest),
+            (None, None) => return Ok(None),
         };
         if digest != prompt.digest {
             return Err(Fault::new(
@@ -227,7 +200,7 @@ impl Task {
         if let Occupied::Live(live) = &mut self.occupied {
             live.thaw();
         }
-        self.clock.thaw();
+        self.clock.thaw(Instant::now());
         self.idle_since = Instant::now();
         self.shift(Move::Ready, None, cx);
         self.start_next(cx);
@@ -263,7 +236,7 @@ impl Task {
         if let Occupied::Live(live) = &mut self.occupied {
             live.freeze();
         }
-        self.clock.freeze();
+        self.clock.freeze(Instant::now());
         self.idle_since = Instant::now();
         self.shift(Move::Pause, None, &mut cx);
         self.reply_now(reply, &cx);
@@ -300,10 +273,12 @@ impl Task {
             }
             Status::Active | Status::Paused => {}
         }
+        if !self.occupied.is_leaving() {
+            self.rest(None, &mut cx);
+            let fault = Fault::new(Code::WrongStatus, "The session was stopped while it was being resumed");
+            self.dismiss_joiners(&fault, &cx);
+        }
         if matches!(self.occupied, Occupied::Live(_)) {
-            if !self.occupied.is_leaving() {
-                self.rest(None, Reason::SessionPaused, &mut cx);
-            }
             self.leavers.push(reply);
         } else {
             self.reply_now(reply, &cx);
@@ -327,10 +302,7 @@ impl Task {
         for turn in self.turns.take_all() {
             self.end_turn(&turn, Outcome::Interrupted, Reason::SessionEnded, None, None, cx);
         }
-        let seq = cx.last_seq();
-        for joiner in std::mem::take(&mut self.joiners) {
-            self.pending.push_back((seq, Pend::answer(joiner, Err(lifecycle::ended()))));
-        }
+        self.dismiss_joiners(&lifecycle::ended(), cx);
         self.occupied.stop(After::End);
         if matches!(self.occupied, Occupied::Empty) {
             self.shift(Move::End, None, cx);
@@ -344,9 +316,10 @@ impl Task {
         self.occupied.kill(After::End);
         self.settle(cx);
         while !matches!(self.occupied, Occupied::Empty) && self.stage != Stage::Over {
+            let deadline = self.occupied.deadline(&self.clock);
             let heard = tokio::select! {
                 heard = self.occupied.hear(true) => heard,
-                () = super::until(self.occupied.deadline(&self.clock)) => match self.occupied.overdue(Instant::now()) {
+                () = super::until(deadline) => match self.occupied.overdue(Instant::now()) {
                     Some(heard) => heard,
                     None => continue,
                 },

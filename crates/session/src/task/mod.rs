@@ -30,8 +30,8 @@ use journal::{Durable, NewSession, SessionState, TurnRow, Writer};
 use occupant::{Cx, Said};
 use occupied::{Heard, Occupied};
 use protocol::{
-    Actor, Code, ErrorRaised, Fault, Outcome, Reason, Seq, Session, SessionCreated, SessionStatusChanged,
-    Status, TurnStarted, limits,
+    Actor, Code, ErrorRaised, Fault, Outcome, Reason, Seq, Session, SessionCreated, SessionStatusChanged, Status,
+    TurnStarted, limits,
 };
 use record::Pend;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -115,7 +115,7 @@ impl Task {
             turns: Turns::default(),
             turn_rows: Vec::new(),
             occupied: Occupied::Empty,
-            clock: Clock::new(),
+            clock: Clock::new(Instant::now()),
             pending: VecDeque::new(),
             joiners: Vec::new(),
             leavers: Vec::new(),
@@ -218,9 +218,8 @@ impl Task {
         let now = Instant::now();
         if self.idle_deadline().is_some_and(|deadline| deadline <= now) {
             let minutes = self.shared.options.idle.as_secs() / 60;
-            let reason =
-                format!("idle for {minutes} minutes: its agent was stopped and comes back when needed");
-            self.rest(Some(reason), Reason::SessionPaused, &mut cx);
+            let reason = format!("idle for {minutes} minutes: its agent was stopped and comes back when needed");
+            self.rest(Some(reason), &mut cx);
         } else if let Some(heard) = self.occupied.overdue(now) {
             self.settle(cx);
             return self.on_heard(heard);
@@ -262,8 +261,8 @@ impl Task {
             cx.record(Actor::System, notice);
         }
         self.redactor = launched.begin.redactor.clone();
-        self.clock = Clock::new();
-        cx.now = self.clock.now();
+        self.clock = Clock::new(Instant::now());
+        cx.now = self.clock.read(Instant::now());
         let acp = occupant::Acp::begin(launched.begin, cx);
         self.memo.consumed = 0;
         self.occupied = Occupied::live(acp, launched.process, launched.slot, self.redactor.clone());
@@ -279,15 +278,13 @@ impl Task {
         cx.record(Actor::System, ErrorRaised { code: fault.code, message: fault.message.to_string() });
         self.shift(Move::Fail, Some(fault.message.to_string()), cx);
         for turn in self.turns.take_all() {
-            self.end_turn(
-                &turn,
-                Outcome::Failed,
-                Reason::AgentNotStarted,
-                Some(fault.message.to_string()),
-                None,
-                cx,
-            );
+            self.end_turn(&turn, Outcome::Failed, Reason::AgentNotStarted, Some(fault.message.to_string()), None, cx);
         }
+        self.dismiss_joiners(fault, cx);
+    }
+
+    /// The occupant they wait for will not come.
+    fn dismiss_joiners(&mut self, fault: &Fault, cx: &Cx) {
         let seq = cx.last_seq();
         for joiner in std::mem::take(&mut self.joiners) {
             self.pending.push_back((seq, Pend::answer(joiner, Err(fault.clone()))));
@@ -344,8 +341,7 @@ impl Task {
         if let Some(model) = &turn.model
             && self.memo.settings().model.as_ref() != Some(model)
         {
-            let config =
-                protocol::SessionConfig { model: Some(model.clone()), mode: None, thought_level: None };
+            let config = protocol::SessionConfig { model: Some(model.clone()), mode: None, thought_level: None };
             self.configurers.push_back(None);
             live.acp.configure(config, Actor::System, cx);
         }
@@ -363,8 +359,7 @@ impl Task {
         usage: Option<protocol::Usage>,
         cx: &mut Cx,
     ) {
-        let seq =
-            cx.record(Actor::System, protocol::TurnEnded { turn: turn.id, outcome, reason, message, usage });
+        let seq = cx.record(Actor::System, protocol::TurnEnded { turn: turn.id, outcome, reason, message, usage });
         self.turn_rows.push(turn_row(turn, true, Some(seq)));
         self.shared.counters.turn(outcome);
     }
@@ -378,9 +373,12 @@ impl Task {
         }
     }
 
-    /// Stops the occupant on purpose; the session can be resumed.
-    fn rest(&mut self, reason: Option<String>, turn_reason: Reason, cx: &mut Cx) {
-        self.interrupt_running(turn_reason, cx);
+    /// Stops the occupant on purpose; the session can be resumed. Prompts that wait get their outcome now:
+    /// otherwise they would bring it back at once.
+    fn rest(&mut self, reason: Option<String>, cx: &mut Cx) {
+        for turn in self.turns.take_all() {
+            self.end_turn(&turn, Outcome::Interrupted, Reason::SessionPaused, None, None, cx);
+        }
         self.occupied.stop(occupied::After::Rest { reason });
     }
 
@@ -402,12 +400,7 @@ impl Task {
         let expected = exit.after.is_some();
         cx.record(
             Actor::System,
-            protocol::OccupantExited {
-                code: exit.exit.code,
-                signal: exit.exit.signal,
-                expected,
-                stderr: stderr.clone(),
-            },
+            protocol::OccupantExited { code: exit.exit.code, signal: exit.exit.signal, expected, stderr: stderr.clone() },
         );
         // What the machine says of the turn it lost belongs before the status.
         self.hear_said(cx);

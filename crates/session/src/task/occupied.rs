@@ -150,7 +150,7 @@ impl Occupied {
 
     pub(super) fn deadline(&self, clock: &Clock) -> Option<Instant> {
         let Self::Live(live) = self else { return None };
-        let machine = live.acp.deadline().and_then(|at| clock.instant(at));
+        let machine = live.acp.deadline().and_then(|at| clock.when(at, Instant::now()));
         let kill = live.leaving.as_ref().filter(|_| live.exit.is_none()).map(|leaving| leaving.kill_at);
         let drain = live.exit.as_ref().map(|(_, at)| *at + DRAIN);
         [machine, kill, drain].into_iter().flatten().min()
@@ -159,8 +159,8 @@ impl Occupied {
     /// What a passed deadline means here, if it was one of ours.
     pub(super) fn overdue(&mut self, now: Instant) -> Option<Heard> {
         let Self::Live(live) = self else { return None };
-        if let Some((exit, at)) = &live.exit {
-            return (*at + DRAIN <= now).then(|| live.gone(*exit));
+        if let Some((exit, at)) = live.exit {
+            return (at + DRAIN <= now).then(|| live.gone(exit));
         }
         if let Some(leaving) = &mut live.leaving
             && leaving.kill_at <= now
@@ -205,11 +205,11 @@ impl LiveOccupant {
     }
 
     pub(super) fn logs(&self) -> (String, u64) {
-        (self.redactor.text(&self.stderr.text()), self.stderr.dropped)
+        (self.redactor.text(&self.stderr.text()).into_owned(), self.stderr.dropped)
     }
 
     pub(super) fn stderr_tail(&self) -> Option<String> {
-        let text = self.redactor.text(&self.stderr.text());
+        let (text, _) = self.logs();
         if text.is_empty() {
             return None;
         }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use journal::{Append, Durable, NewEvent, SessionState};
 use occupant::{Cx, Effect};
 use protocol::{Actor, Body, Fault, Level, Notice, Seq, Timestamp, limits};
+use std::borrow::Cow;
 use tokio::time::Instant;
 
 /// Something that may happen only once an event is on disk.
@@ -57,7 +58,7 @@ impl Pend {
 impl Task {
     /// A fresh step: events recorded in it are numbered after the last one given out.
     pub(super) fn cx(&self) -> Cx {
-        Cx::new(self.clock.now(), self.writer.last_seq())
+        Cx::new(self.clock.read(Instant::now()), self.writer.last_seq())
     }
 
     /// Lets the session answer what the occupant's machine said, until it says no more.
@@ -77,8 +78,7 @@ impl Task {
     pub(super) fn settle(&mut self, mut cx: Cx) {
         self.hear_said(&mut cx);
         let drained = cx.drain();
-        let events: Vec<NewEvent> =
-            drained.records.into_iter().map(|(actor, body)| self.encode(actor, body)).collect();
+        let events: Vec<NewEvent> = drained.records.into_iter().map(|(actor, body)| self.encode(actor, body)).collect();
         for (seq, effect) in drained.effects {
             match effect {
                 Effect::Send(bytes) => self.pending.push_back((seq, Pend::Send(bytes))),
@@ -123,26 +123,26 @@ impl Task {
     /// Encodes and redacts. A body over the limit is replaced by a word about it: its number stays.
     fn encode(&self, actor: Actor, body: Body) -> NewEvent {
         let kind = body.kind();
-        let encoded = body.encode().map(|text| self.redactor.body(text));
+        let encoded = body.encode().map(|text| self.redact(text));
         match encoded {
             Ok(text) if text.len() <= limits::EVENT_BYTES => NewEvent { actor, kind, body: text },
-            Ok(text) => self.replacement(format!(
-                "an event {} of {} bytes was too large to keep",
-                kind.as_str(),
-                text.len()
-            )),
-            Err(error) => {
-                self.replacement(format!("an event {} could not be written: {error}", kind.as_str()))
-            }
+            Ok(text) => self.replacement(format!("an event {} of {} bytes was too large to keep", kind.as_str(), text.len())),
+            Err(error) => self.replacement(format!("an event {} could not be written: {error}", kind.as_str())),
+        }
+    }
+
+    fn redact(&self, text: String) -> String {
+        match self.redactor.json(&text) {
+            Cow::Borrowed(_) => text,
+            Cow::Owned(redacted) => redacted,
         }
     }
 
     fn replacement(&self, text: String) -> NewEvent {
         let body = Body::from(Notice { level: Level::Warning, text });
         // A notice always encodes.
-        let text =
-            body.encode().unwrap_or_else(|_| r#"{"type":"notice","level":"warning","text":""}"#.to_owned());
-        NewEvent { actor: Actor::System, kind: body.kind(), body: self.redactor.body(text) }
+        let text = body.encode().unwrap_or_else(|_| r#"{"type":"notice","level":"warning","text":""}"#.to_owned());
+        NewEvent { actor: Actor::System, kind: body.kind(), body: self.redact(text) }
     }
 
     /// Lets out what is on disk by now.

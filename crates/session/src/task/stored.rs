@@ -1,7 +1,7 @@
 //! Waking a stored session: taking its lease, and giving every turn that a stopped server left open its
 //! outcome before anything else happens.
 
-use super::{Stage, Task, turn_row};
+use super::{Stage, Task};
 use crate::{
     Shared, faults,
     lifecycle::Move,
@@ -9,7 +9,8 @@ use crate::{
     spec::Memo,
     turns::{Admission, Turn},
 };
-use protocol::{Actor, Body, Fault, Level, Notice, Outcome, Reason, SessionId, Status};
+use journal::Journal;
+use protocol::{Actor, Body, Code, Fault, Level, Notice, Outcome, Reason, SessionId, Status};
 use std::sync::Arc;
 use tracing::Instrument as _;
 
@@ -45,15 +46,17 @@ fn supervise(future: impl Future<Output = ()> + Send + 'static, id: SessionId) {
 
 async fn load(shared: &Arc<Shared>, id: SessionId, inbox: &mut Inbox) -> Result<(), Fault> {
     let (writer, row) = shared.journal.acquire(id).await.map_err(faults::write)?;
-    let open =
-        if row.state.live { shared.journal.open_turns(id).await.map_err(faults::read)? } else { Vec::new() };
+    let open = if row.state.live {
+        shared.journal.open_turns(id).await.map_err(faults::read)?
+    } else {
+        Vec::new()
+    };
     // The receiver moves into the task; what is left here is closed and empty.
     let (_, empty) = tokio::sync::mpsc::channel(1);
     let inbox = std::mem::replace(inbox, empty);
     let memo = Memo::decode(&row.state.memo);
     let was_live = row.state.live;
-    let mut task =
-        Task::assemble(Arc::clone(shared), inbox, writer, row.fixed, row.state, row.first_seq, memo);
+    let mut task = Task::assemble(Arc::clone(shared), inbox, writer, row.fixed, row.state, row.first_seq, memo);
     task.written = Some(task.state.clone());
     if was_live {
         task.recover(open).await;
@@ -87,29 +90,20 @@ impl Task {
                 self.end_turn(&turn, Outcome::Interrupted, Reason::ServerStopped, message, None, &mut cx);
                 continue;
             }
-            match self.prompt_of(&turn).await {
+            let journal = self.shared.journal.clone();
+            match prompt_of(&journal, self.fixed.id, &turn).await {
                 Ok((content, model)) => {
                     turn.content = content;
                     turn.model = model;
                     self.turns.place(turn, Admission::Back);
                 }
                 Err(message) => {
-                    self.turn_rows.push(turn_row(&turn, false, None));
-                    self.end_turn(
-                        &turn,
-                        Outcome::Failed,
-                        Reason::ServerStopped,
-                        Some(message),
-                        None,
-                        &mut cx,
-                    );
+                    self.end_turn(&turn, Outcome::Failed, Reason::ServerStopped, Some(message), None, &mut cx);
                 }
             }
         }
         match self.state.status {
-            Status::Active | Status::Starting => {
-                self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx)
-            }
+            Status::Active | Status::Starting => self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx),
             Status::Paused | Status::Error | Status::Ended => {}
         }
         if self.state.status == Status::Ended {
@@ -123,21 +117,6 @@ impl Task {
             self.fail_start(&fault, &mut cx);
         }
         self.settle(cx);
-    }
-
-    /// What a waiting prompt says, from the journal.
-    async fn prompt_of(&self, turn: &Turn) -> Result<(Vec<protocol::ContentBlock>, Option<String>), String> {
-        let event = self
-            .shared
-            .journal
-            .event(self.fixed.id, turn.accepted_seq)
-            .await
-            .map_err(|error| error.to_string())?;
-        let event = event.ok_or("the prompt is no longer in the journal")?;
-        match event.decode().map_err(|error| error.to_string())? {
-            Body::PromptAccepted(prompt) if prompt.turn == turn.id => Ok((prompt.content, prompt.model)),
-            _ => Err("the journal holds something else where the prompt should be".to_owned()),
-        }
     }
 
     /// The server stops: the occupant goes, waiting prompts stay in the journal for the next one.
@@ -156,10 +135,26 @@ impl Task {
             super::Occupied::Launching(_) => {
                 self.occupied = super::Occupied::Empty;
                 self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx);
+                let fault = Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment");
+                self.dismiss_joiners(&fault, &cx);
             }
             super::Occupied::Empty => {}
         }
         self.settle(cx);
+    }
+}
+
+/// What a waiting prompt says, from the journal.
+async fn prompt_of(
+    journal: &Journal,
+    session: SessionId,
+    turn: &Turn,
+) -> Result<(Vec<protocol::ContentBlock>, Option<String>), String> {
+    let event = journal.event(session, turn.accepted_seq).await.map_err(|error| error.to_string())?;
+    let event = event.ok_or("the prompt is no longer in the journal")?;
+    match event.decode().map_err(|error| error.to_string())? {
+        Body::PromptAccepted(prompt) if prompt.turn == turn.id => Ok((prompt.content, prompt.model)),
+        _ => Err("the journal holds something else where the prompt should be".to_owned()),
     }
 }
 
