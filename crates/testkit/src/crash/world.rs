@@ -317,7 +317,7 @@ pub(super) async fn check_moved(world: &World) -> anyhow::Result<()> {
                 world.moved().remove(&id);
             }
             _ => {
-                world.violation(format!("session {id} must be {known:?}: {} {}", reply.status, reply.text()))
+                world.violation(format!("session {id} must be {known:?}: {} {}", reply.status, reply.text()));
             }
         }
     }
