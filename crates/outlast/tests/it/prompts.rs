@@ -176,7 +176,7 @@ async fn a_permission_is_asked_recorded_and_answered() {
         assert_eq!(answered["permission"], permission);
         match option {
             Some(option) => {
-                assert_eq!(answered["answer"], json!({"outcome": "selected", "optionId": option}))
+                assert_eq!(answered["answer"], json!({"outcome": "selected", "optionId": option}));
             }
             None => assert_eq!(answered["answer"], json!({"outcome": "cancelled"})),
         }
