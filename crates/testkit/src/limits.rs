@@ -9,7 +9,7 @@ pub const STOP: Duration = Duration::from_secs(60);
 /// One HTTP call, or the next frame of a stream that is due.
 pub const CALL: Duration = Duration::from_secs(60);
 /// A program that is run to its end.
-pub const RUN: Duration = Duration::from_secs(120);
+pub const RUN: Duration = Duration::from_secs(300);
 /// Until every accepted turn has its outcome.
 pub const SETTLE: Duration = Duration::from_secs(60);
 /// One HTTP head.

@@ -6,6 +6,7 @@
 
 use crate::{Http, limits, power::Rig, process};
 use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal};
 use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom},
@@ -146,15 +147,21 @@ impl Server {
 
     /// SIGTERM, and waits for the end.
     pub async fn stop(&mut self) -> Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
         let mut child = self.child.take().context("the server does not run")?;
-        signal(&child, rustix::process::Signal::TERM)?;
         let waiting = tokio::task::spawn_blocking(move || wait_bounded(&mut child));
         waiting.await?.with_context(|| format!("its log:\n{}", self.log_tail()))
     }
 
     /// Sends a signal to the running process.
-    pub fn signal(&self, signal_: rustix::process::Signal) -> Result<()> {
-        signal(self.child.as_ref().context("the server does not run")?, signal_)
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let child = self.child.as_ref().context("the server does not run")?;
+        let pid = match &self.setup.rig {
+            Some(rig) => rig.server_pid(),
+            None => pid_of(child),
+        };
+        rustix::process::kill_process(pid.context("the server has no pid")?, signal)?;
+        Ok(())
     }
 
     /// Whether the process is still there.
@@ -243,20 +250,18 @@ fn watch_stdout(stdout: ChildStdout, up: oneshot::Sender<SocketAddr>) {
     }
 }
 
-fn signal(child: &Child, signal: rustix::process::Signal) -> Result<()> {
-    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
-    rustix::process::kill_process(pid.context("the child has no pid")?, signal)?;
-    Ok(())
+fn pid_of(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
 /// Waits for the end, and kills what does not end in time.
 fn wait_bounded(child: &mut Child) -> Result<ExitStatus> {
     let (timer, expired) = std::sync::mpsc::channel::<()>();
-    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    let pid = pid_of(child);
     let watchdog = std::thread::spawn(move || {
         let late = expired.recv_timeout(limits::STOP) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
         if let (true, Some(pid)) = (late, pid) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
         late
     });

@@ -106,7 +106,8 @@ impl Rig {
         bail!("the helper has not said which process the server is")
     }
 
-    fn server_pid(&self) -> Option<rustix::process::Pid> {
+    /// The server itself, not its helper.
+    pub(crate) fn server_pid(&self) -> Option<rustix::process::Pid> {
         let text = fs::read_to_string(self.shadow().join("pid")).ok()?;
         rustix::process::Pid::from_raw(text.trim().parse().ok()?)
     }
