@@ -156,7 +156,7 @@ async fn a_flood_of_updates_loses_nothing() {
 async fn a_silent_agent_is_cancelled_and_a_stubborn_one_is_stopped() {
     let (_server, http) = server().await;
     let id = session(&http).await;
-    for (script, code) in [("silent", "agent_unresponsive"), ("stubborn 600000", "agent_unresponsive")] {
+    for (script, code) in [("silent", "cancelled"), ("stubborn 600000", "agent_unresponsive")] {
         let before = events(&http, &id).await.len() as u64;
         let mut stream = send(&http, &id, &json!({"content": script})).await;
         until(&http, &id, |event| event["type"] == "turn_started" && event["seq"].as_u64() > Some(before))
