@@ -110,11 +110,11 @@ async fn settle(writers: &[Writer]) -> Result<()> {
         let state = durable
             .wait_for(|state| match state {
                 Durable::Upto(seq) => *seq >= last,
-                Durable::Fenced | Durable::Lost(_) => true,
+                Durable::Fenced | Durable::Conflict | Durable::Lost(_) => true,
             })
             .await
             .context("the journal is gone")?;
-        if let Durable::Fenced | Durable::Lost(_) = &*state {
+        if let Durable::Fenced | Durable::Conflict | Durable::Lost(_) = &*state {
             bail!("the journal refused: {:?}", &*state);
         }
     }
