@@ -1,13 +1,14 @@
 //! The OpenAPI 3.1 document, made from the table of calls and from the types' own schemas.
 //!
-//! What the types cannot say in their schema (patterns, lengths, "one of the two") is added in [`refine`], in
-//! the words the code checks it with.
+//! What the types' derived schemas cannot say is added in [`refine`].
+
+mod refine;
 
 use crate::{
     fault,
-    rest::table::{CALLS, Call, Gives, NAME_PATTERN, Needs, Param, Place, Takes},
+    rest::table::{CALLS, Call, Gives, Needs, Param, Place, Takes},
 };
-use protocol::{Code, ErrorBody, limits};
+use protocol::{Code, ErrorBody};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use utoipa::{
@@ -39,7 +40,7 @@ pub fn document() -> Value {
         paths.entry(call.path).or_default().insert(method, operation(call, &mut schemas));
     }
     let mut schemas = serde_json::to_value(schemas).unwrap_or_default();
-    refine(&mut schemas);
+    refine::schemas(&mut schemas);
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -175,67 +176,11 @@ fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-/// Says in the schemas what the code checks beyond the types.
-fn refine(schemas: &mut Value) {
-    let strings = json!({ "type": "object", "additionalProperties": { "type": "string" } });
-    for name in ["AgentName", "Tenant"] {
-        schemas[name] = json!({ "type": "string", "pattern": NAME_PATTERN });
-    }
-    schemas["McpServer"] = json!({
-        "description": "A URL, or a command to start. Exactly one of the two.",
-        "oneOf": [
-            {
-                "type": "object",
-                "required": ["url"],
-                "additionalProperties": false,
-                "properties": {
-                    "type": { "type": "string" },
-                    "url": { "type": "string", "pattern": "^https?://" },
-                    "headers": strings,
-                },
-            },
-            {
-                "type": "object",
-                "required": ["command"],
-                "additionalProperties": false,
-                "properties": {
-                    "type": { "type": "string" },
-                    "command": { "type": "string", "minLength": 1 },
-                    "args": { "type": "array", "items": { "type": "string" } },
-                    "env": strings,
-                },
-            },
-        ],
-    });
-    require(schemas, "AnswerPermission", "optionId");
-    for (schema, field, bounds) in [
-        ("CreateSession", "model", json!({ "minLength": 1, "maxLength": limits::SETTING_BYTES })),
-        ("CreateSession", "name", json!({ "maxLength": limits::LABEL_BYTES })),
-        ("CreateSession", "systemPrompt", json!({ "maxLength": limits::INSTRUCTIONS_BYTES })),
-        ("SendMessage", "id", json!({ "minLength": 1, "maxLength": limits::CLIENT_ID_BYTES })),
-        ("SendMessage", "model", json!({ "minLength": 1, "maxLength": limits::SETTING_BYTES })),
-        ("Configure", "model", json!({ "minLength": 1, "maxLength": limits::SETTING_BYTES })),
-        ("Configure", "mode", json!({ "minLength": 1, "maxLength": limits::SETTING_BYTES })),
-        ("Configure", "thoughtLevel", json!({ "minLength": 1, "maxLength": limits::SETTING_BYTES })),
-        ("Configure", "name", json!({ "maxLength": limits::LABEL_BYTES })),
-        ("CreateKey", "label", json!({ "maxLength": limits::LABEL_BYTES })),
-        ("CreateCredential", "label", json!({ "maxLength": limits::LABEL_BYTES })),
-    ] {
-        if let (Some(Value::Object(property)), Value::Object(bounds)) =
-            (schemas.pointer_mut(&format!("/{schema}/properties/{field}")), bounds)
-        {
-            property.extend(bounds);
-        }
-    }
-}
-
-fn require(schemas: &mut Value, schema: &str, field: &str) {
-    schemas[schema]["required"] = json!([field]);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rest::table::NAME_PATTERN;
+    use protocol::limits;
 
     #[test]
     fn every_reference_leads_somewhere() {
@@ -266,6 +211,9 @@ mod tests {
         assert_eq!(field("AgentName/pattern"), Some(json!(NAME_PATTERN)));
         assert_eq!(field("AnswerPermission/required"), Some(json!(["optionId"])));
         assert_eq!(field("CreateSession/additionalProperties"), Some(json!(false)));
+        assert_eq!(field("Code/enum/0"), Some(json!("invalid_request")));
+        assert_eq!(field("Scope/enum"), Some(json!(["read", "write", "admin"])));
+        assert_eq!(field("BTreeMap"), None, "the type's alias has a name of its own");
     }
 
     #[test]
