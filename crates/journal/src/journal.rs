@@ -19,10 +19,7 @@ use crate::{
         sqlite::{FIRST_EPOCH, SqliteReader, SqliteStore},
     },
 };
-use protocol::{
-    AgentName, CredentialId, KeyId, Seq, SessionId, SessionRef, Tenant,
-    limits::PAGE_EVENTS,
-};
+use protocol::{AgentName, CredentialId, KeyId, Seq, SessionId, SessionRef, Tenant, limits::PAGE_EVENTS};
 use std::{
     fs::{File, TryLockError},
     io,
@@ -344,9 +341,7 @@ impl Journal {
         let blobs = self.core.desk.blobs.clone();
         self.core
             .readers
-            .run(move |reader| {
-                reader.event(session, seq)?.map(|found| whole(found, &blobs)).transpose()
-            })
+            .run(move |reader| reader.event(session, seq)?.map(|found| whole(found, &blobs)).transpose())
             .await
     }
 
@@ -451,11 +446,9 @@ fn sweep(blobs: &Blobs, dir: &Path, wake: &mpsc::Receiver<()>, stop: &AtomicBool
     if wake.recv_timeout(SWEEP_AFTER) != Err(mpsc::RecvTimeoutError::Timeout) {
         return;
     }
-    let swept = SqliteReader::open(dir)
-        .map_err(|error| ReadError::Storage(error.to_string()))
-        .and_then(|mut reader| {
-            blobs.sweep(stop, |address| crate::store::Events::has_blob(&mut reader, address))
-        });
+    let swept = SqliteReader::open(dir).map_err(|error| ReadError::Storage(error.to_string())).and_then(
+        |mut reader| blobs.sweep(stop, |address| crate::store::Events::has_blob(&mut reader, address)),
+    );
     match swept {
         Ok(0) => {}
         Ok(count) => tracing::info!(count, "blobs that no event names were removed"),

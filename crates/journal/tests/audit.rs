@@ -1,4 +1,10 @@
 //! Whatever is changed behind the journal's back is found, and said what it is.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test that breaks should stop; clippy knows helpers of tests only inside test functions"
+)]
 
 mod support;
 

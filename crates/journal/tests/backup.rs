@@ -1,4 +1,10 @@
 //! Copies made beside a running journal, and brought back.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test that breaks should stop; clippy knows helpers of tests only inside test functions"
+)]
 
 mod support;
 
@@ -49,7 +55,8 @@ async fn a_backup_taken_while_writing_is_whole_and_restores() {
     assert_eq!(settled(&writer).await, Durable::Upto(row.last_seq + 1));
     journal.close().await;
     assert!(verify(&restored, None, &mut |_| {}).unwrap().is_whole());
-    let left: Vec<_> = std::fs::read_dir(target.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(target.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "nothing half-made is left: {left:?}");
 }
 

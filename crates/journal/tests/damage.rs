@@ -1,4 +1,10 @@
 //! Files that are not ours, not whole or not of our time: refused with what to do, never guessed at.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test that breaks should stop; clippy knows helpers of tests only inside test functions"
+)]
 
 mod support;
 
@@ -89,7 +95,8 @@ async fn other_peoples_databases_are_left_alone() {
 async fn a_newer_schema_is_refused_with_the_version_it_needs() {
     let (store, _) = closed().await;
     let db = rusqlite::Connection::open(store.database()).unwrap();
-    db.execute_batch("PRAGMA user_version = 9; UPDATE meta SET value = '4.5.6' WHERE key = 'program'").unwrap();
+    db.execute_batch("PRAGMA user_version = 9; UPDATE meta SET value = '4.5.6' WHERE key = 'program'")
+        .unwrap();
     drop(db);
     let error = refused(&store);
     assert!(matches!(error, OpenError::Newer { found: 9, supported: 1, .. }));
@@ -157,8 +164,5 @@ async fn a_folder_that_cannot_be_made_is_said() {
     let file = store.path().join("file");
     fs::write(&file, "").unwrap();
     assert!(matches!(Journal::open(options(&file.join("dir"))), Err(OpenError::Io { .. })));
-    assert!(matches!(
-        verify(&store.path().join("none"), None, &mut |_| {}),
-        Err(OpenError::Missing { .. })
-    ));
+    assert!(matches!(verify(&store.path().join("none"), None, &mut |_| {}), Err(OpenError::Missing { .. })));
 }

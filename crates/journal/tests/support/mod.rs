@@ -102,12 +102,7 @@ pub(crate) fn notes(range: std::ops::RangeInclusive<u64>) -> Append {
 pub(crate) async fn settled(writer: &Writer) -> Durable {
     let wanted = writer.last_seq();
     let mut durable = writer.durable();
-    let last = durable
-        .wait_for(|durable| !matches!(durable, Durable::Upto(seq) if *seq < wanted))
-        .await
-        .unwrap()
-        .clone();
-    last
+    durable.wait_for(|durable| !matches!(durable, Durable::Upto(seq) if *seq < wanted)).await.unwrap().clone()
 }
 
 /// A session with these many events.
