@@ -82,7 +82,7 @@ impl Faults {
 pub(crate) fn stop(faults: Option<&Faults>, why: &str) {
     tracing::error!(
         why,
-        "the disk failed to confirm a write; stopping so that nothing unconfirmed is acknowledged"
+        "writes cannot be confirmed any more; stopping, so that nothing unconfirmed is acknowledged"
     );
     match faults {
         Some(faults) => {

@@ -239,3 +239,26 @@ async fn a_really_full_disk_uses_the_reserve_and_recovers() {
     journal.close().await;
     assert_eq!(verify(&dir, None, &mut |_| {}).unwrap().breaks, []);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_on_a_full_disk_opens_with_its_reserve() {
+    let Some(disk) = SmallDisk::mount("12m") else {
+        println!(
+            "SKIPPED: a small file system cannot be mounted here, so a start on a full disk was not tested"
+        );
+        return;
+    };
+    let options = Options { dir: disk.path().join("data"), reserve_bytes: 1024 * 1024, low_water_bytes: 0 };
+    let journal = Journal::open(options.clone()).unwrap();
+    let session = session_with(&journal, 3).await.session();
+    journal.close().await;
+    drop(journal);
+    let ballast = disk.path().join("ballast");
+    fill(&ballast);
+    let journal = Journal::open(options).unwrap();
+    assert_eq!(journal.space(), Space::Low);
+    let (mut writer, _) = journal.acquire(session).await.unwrap();
+    writer.append(notes(4..=4)).unwrap();
+    assert_eq!(settled(&writer).await, Durable::Upto(4));
+    assert_eq!(read_all(&journal, session).await, numbers(1..=4));
+}
