@@ -1,1 +1,19 @@
-//! room
+//! Servers, faults and checks for tests and benchmarks. Never part of the shipped binary.
+//!
+//! Owns the harness that starts the built program ([`Server`]), a tiny HTTP and server-sent-events reader that
+//! shares no code with our own client ([`Http`]), the crash checker ([`crash`]) and the power-loss rig
+//! ([`power`]). The whole-binary tests, the soak and the benchmarks call it; it refuses to wait without a
+//! limit, and every limit is in [`limits`].
+
+pub mod crash;
+mod http;
+pub mod limits;
+pub mod power;
+mod process;
+mod rng;
+mod server;
+
+pub use http::{Connection, Frame, Http, Opened, Reply, Sse};
+pub use process::{Finished, run};
+pub use rng::Rng;
+pub use server::{Server, Setup};

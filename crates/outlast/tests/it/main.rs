@@ -1,0 +1,22 @@
+//! Conversations with the built binary. One test program, so that it links once; one module for each subject.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test fails by panicking and says why"
+)]
+
+mod agents;
+mod bad_input;
+mod cli;
+mod crash;
+mod faults;
+mod kit;
+mod lifecycle;
+mod prompts;
+mod public_clients;
+mod secrets;
+mod storage;
+mod streams;
+mod tenants;

@@ -1,0 +1,117 @@
+//! What is on disk: backup while running, restore, the audit, a damaged store, shutdown.
+
+use crate::kit::*;
+use serde_json::json;
+use std::fs;
+
+#[tokio::test]
+async fn a_backup_made_while_running_restores_to_the_same_sessions() {
+    let (mut server, http) = server().await;
+    let id = session(&http).await;
+    say(&http, &id, "stream 20 100").await;
+    say(&http, &id, "stream 1 100000").await;
+    let writing = {
+        let (http, id) = (http.clone(), session(&http).await);
+        tokio::spawn(async move { say(&http, &id, "stream 2000 100").await })
+    };
+    let before = events(&http, &id).await;
+    let copy = server.scratch().join("backup");
+    server.cli(&["backup", copy.to_str().unwrap()]).await.unwrap().ok().unwrap();
+    writing.await.unwrap();
+    server.stop().await.unwrap();
+
+    let restored = server.scratch().join("restored");
+    let (from, to) = (copy.to_str().unwrap().to_owned(), restored.to_str().unwrap().to_owned());
+    run(PROGRAM, ["restore", &from, "--data", &to], &[]).await.unwrap().ok().unwrap();
+    run(PROGRAM, ["audit", "verify", "--data", &to], &[]).await.unwrap().ok().unwrap();
+    let second = Setup::new(PROGRAM).data(&restored).start().await.unwrap();
+    let again = Http::new(second.address().unwrap(), Some(server.key().unwrap()));
+    let after = events(&again, &id).await;
+    assert_eq!(after[..before.len()], before[..]);
+    assert_eq!(text_of(&say(&again, &id, "echo restored").await), "restored");
+}
+
+#[tokio::test]
+async fn the_audit_notices_a_changed_event() {
+    let (mut server, http) = server().await;
+    let id = session(&http).await;
+    say(&http, &id, "echo the original words").await;
+    server.stop().await.unwrap();
+    let data = server.data().to_str().unwrap().to_owned();
+    run(PROGRAM, ["audit", "verify", "--data", &data], &[]).await.unwrap().ok().unwrap();
+
+    let mut changed = 0;
+    for entry in fs::read_dir(server.data()).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.is_file() {
+            continue;
+        }
+        let mut bytes = fs::read(&path).unwrap();
+        let needle = b"the original words";
+        while let Some(at) = bytes.windows(needle.len()).position(|window| window == needle) {
+            bytes[at..at + needle.len()].copy_from_slice(b"the falsified word");
+            changed += 1;
+        }
+        fs::write(&path, bytes).unwrap();
+    }
+    assert!(changed > 0, "the words are in the store");
+    let verdict = run(PROGRAM, ["audit", "verify", "--data", &data], &[]).await.unwrap();
+    assert_ne!(verdict.code, Some(0), "{verdict:?}");
+    assert!(verdict.stderr.contains(&id) || verdict.stdout.contains(&id), "it says where: {verdict:?}");
+}
+
+#[tokio::test]
+async fn a_damaged_store_is_refused_with_what_to_do() {
+    let (mut server, http) = server().await;
+    session(&http).await;
+    server.stop().await.unwrap();
+    fs::write(server.data().join("outlast.db"), b"this is not a database, and never was one").unwrap();
+    let data = server.data().to_str().unwrap().to_owned();
+    let ended = run(PROGRAM, ["serve", "--data", &data, "--listen", "127.0.0.1:0"], &[]).await.unwrap();
+    assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
+    assert!(ended.stderr.contains("outlast.db") || ended.stderr.contains("restore"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn two_servers_do_not_share_a_folder() {
+    let (server, http) = server().await;
+    let data = server.data().to_str().unwrap().to_owned();
+    let ended = run(PROGRAM, ["serve", "--data", &data, "--listen", "127.0.0.1:0"], &[]).await.unwrap();
+    assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
+    session(&http).await;
+}
+
+#[tokio::test]
+async fn a_graceful_stop_tells_streams_and_ends_turns() {
+    let (mut server, http) = server().await;
+    let id = session(&http).await;
+    let mut turn = send(&http, &id, &json!({"content": "sleep 600000", "id": "p"})).await;
+    until(&http, &id, is("turn_started")).await;
+    let mut follower = http.follow(&id, 0).await.unwrap();
+    let status = server.stop().await.unwrap();
+    assert!(status.success(), "{status}");
+    let frames = turn.collect().await.unwrap();
+    assert!(frames.last().unwrap().named("done"), "{frames:?}");
+    follower.collect().await.unwrap();
+
+    server.restart().await.unwrap();
+    let recorded = until(&http, &id, is("turn_ended")).await;
+    let ended = recorded.last().unwrap();
+    assert_eq!(
+        (ended["outcome"].as_str(), ended["reason"].as_str()),
+        (Some("interrupted"), Some("server_stopped"))
+    );
+    assert_eq!(text_of(&say(&http, &id, "echo again").await), "again");
+}
+
+#[tokio::test]
+async fn a_second_signal_means_now() {
+    let (mut server, http) = server().await;
+    let id = session(&http).await;
+    let _turn = send(&http, &id, &json!({"content": "stubborn 600000"})).await;
+    until(&http, &id, is("turn_started")).await;
+    server.signal(rustix::process::Signal::TERM).unwrap();
+    server.stop().await.unwrap();
+    server.restart().await.unwrap();
+    until(&http, &id, is("turn_ended")).await;
+}

@@ -1,0 +1,53 @@
+//! The whole server's numbers, each beside a floor measured in the same run and the target it is held to.
+//!
+//! `bench [--program PATH] [FILTER]`, usually through `cargo xtask bench`. It starts the release binary on a
+//! folder of its own and talks to it over loopback with the kit's own reader; a figure that misses its target
+//! says so, and the run then ends with a failure.
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
+mod figures;
+mod followers;
+mod latency;
+mod seed;
+mod stored;
+
+use anyhow::{Context as _, Result, ensure};
+use figures::Report;
+use std::path::PathBuf;
+
+fn main() -> Result<()> {
+    let mut program = PathBuf::from("target/release/outlast");
+    let mut filter = String::new();
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--program" => program = args.next().context("--program needs a path")?.into(),
+            // cargo bench passes it to every benchmark.
+            "--bench" => {}
+            other if other.starts_with('-') => anyhow::bail!("unknown option {other}"),
+            other => filter = other.to_owned(),
+        }
+    }
+    ensure!(program.exists(), "{} is missing: cargo build --release", program.display());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(all(Report::new(filter), program))
+}
+
+async fn all(mut report: Report, program: PathBuf) -> Result<()> {
+    if report.wants("delivery") {
+        latency::delivery(&mut report, &program).await?;
+    }
+    if report.wants("turn") {
+        latency::turn(&mut report, &program).await?;
+    }
+    if report.wants("followers") {
+        followers::measure(&mut report, &program).await?;
+    }
+    if report.wants("replay") {
+        stored::replay(&mut report, &program).await?;
+    }
+    if report.wants("stored") {
+        stored::sessions(&mut report, &program).await?;
+    }
+    report.finish()
+}

@@ -1,0 +1,39 @@
+//! The crash test for long: `soak --program PATH [--kills N] [--seed N] [--sessions N] [--power]`, usually
+//! through `cargo xtask soak`. Prints the seed first, so that a failure can be played again.
+#![allow(clippy::print_stdout, reason = "a soak says how it goes")]
+
+use anyhow::{Context as _, Result, bail};
+use std::{path::PathBuf, time::UNIX_EPOCH};
+use testkit::crash::{self, Cut, Plan};
+
+const KILLS: u32 = 5_000;
+const SESSIONS: usize = 4;
+
+fn main() -> Result<()> {
+    #[expect(clippy::disallowed_methods, reason = "a seed nobody chose")]
+    let now = std::time::SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let mut plan = Plan {
+        program: PathBuf::from("target/debug/outlast"),
+        kills: KILLS,
+        seed: now,
+        sessions: SESSIONS,
+        cut: Cut::Process,
+        say_every: 100,
+    };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--program" => plan.program = value()?.into(),
+            "--kills" => plan.kills = value()?.parse()?,
+            "--seed" => plan.seed = value()?.parse()?,
+            "--sessions" => plan.sessions = value()?.parse()?,
+            "--power" => plan.cut = Cut::Power,
+            other => bail!("unknown option {other}; options: --program --kills --seed --sessions --power"),
+        }
+    }
+    println!("seed {}, {} kills, {:?}", plan.seed, plan.kills, plan.cut);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    println!("{}", runtime.block_on(crash::run(&plan))?);
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! The one place of the kit that spawns: programs that are run to their end within a limit.
+
+use crate::limits;
+use anyhow::{Context as _, Result};
+use std::{ffi::OsStr, path::Path, process::Stdio};
+
+/// A program that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its exit code; none when a signal ended it.
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Its stdout, or an error that shows both streams when it did not exit with 0.
+    pub fn ok(self) -> Result<String> {
+        anyhow::ensure!(
+            self.code == Some(0),
+            "exit code {:?}\nstdout: {}\nstderr: {}",
+            self.code,
+            self.stdout,
+            self.stderr
+        );
+        Ok(self.stdout)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the kit starts the programs that it tests")]
+pub(crate) fn command(program: impl AsRef<OsStr>) -> std::process::Command {
+    std::process::Command::new(program)
+}
+
+/// Runs a program to its end, without input.
+pub async fn run<I, S>(program: impl AsRef<OsStr>, args: I, env: &[(&str, &str)]) -> Result<Finished>
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let program = program.as_ref();
+    let mut command = tokio::process::Command::from(command(program));
+    command.args(args).envs(env.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(limits::RUN, command.output())
+        .await
+        .with_context(|| format!("{} did not end in {:?}", Path::new(program).display(), limits::RUN))?
+        .with_context(|| format!("cannot start {}", Path::new(program).display()))?;
+    Ok(Finished {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
