@@ -19,7 +19,7 @@ fn expect_refusal(reply: &Reply, name: &str) {
 
 /// Every call as `(method, path with something in place of its parameters, takes a JSON body)`.
 fn calls(session: &str) -> Vec<(String, String, bool)> {
-    let document = outlast_doors::openapi_document();
+    let document = doors::openapi_document();
     let mut calls = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
@@ -193,7 +193,7 @@ async fn no_body_breaks_the_server() {
 #[tokio::test]
 async fn the_document_and_its_page_are_served() {
     let server = Server::start().await;
-    assert_eq!(server.get("/openapi.json").await.json(), outlast_doors::openapi_document());
+    assert_eq!(server.get("/openapi.json").await.json(), doors::openapi_document());
     let page = server.get("/docs").await;
     assert_eq!(page.status, 200);
     assert!(page.header("content-security-policy").unwrap().contains("default-src 'none'"));

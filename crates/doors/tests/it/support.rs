@@ -1,6 +1,6 @@
 //! A server on a free port, an agent, and an HTTP client small enough to send what a good one would refuse to.
 
-use outlast_doors::{Door, Options};
+use doors::{Door, Options};
 use session::Sessions;
 use std::{net::SocketAddr, time::Duration};
 use tempfile::TempDir;
