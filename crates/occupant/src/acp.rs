@@ -202,7 +202,7 @@ impl Acp {
             Ok(Incoming::Notification { method, params }) => self.notification(&method, params, line, cx),
             Ok(Incoming::Request { id, method, params }) => self.request(id, &method, params, cx),
             Ok(Incoming::Response { id, reply }) => self.response(id, reply, line, cx),
-            Err(junk) => self.junk(junk, line, cx),
+            Err(junk) => self.junk(&junk, line, cx),
         }
     }
 
@@ -280,9 +280,9 @@ impl Acp {
         self.odd(Oddity::Junk, "an answer to nothing that was asked", line, cx);
     }
 
-    fn junk(&mut self, junk: Junk, line: &[u8], cx: &mut Cx) {
+    fn junk(&mut self, junk: &Junk, line: &[u8], cx: &mut Cx) {
         // What has an id waits for an answer, however wrong it is.
-        if let Junk::Shape { id: Some(id) } = &junk {
+        if let Junk::Shape { id: Some(id) } = junk {
             cx.send(rpc::error(id, rpc::INVALID_REQUEST, "neither a request nor an answer"));
         }
         self.odd(Oddity::Junk, junk.what(), line, cx);
@@ -291,7 +291,7 @@ impl Acp {
     fn line_too_long(&mut self, cx: &mut Cx) {
         self.partial = Vec::new();
         let text = format!("the agent wrote a line of more than {} bytes", limits::LINE_BYTES);
-        self.over((Outcome::Failed, Reason::AgentProtocol), text, cx);
+        self.over((Outcome::Failed, Reason::AgentProtocol), &text, cx);
     }
 
     fn died(&mut self, what: &str, cx: &mut Cx) {
@@ -300,18 +300,18 @@ impl Acp {
             Phase::Live { .. } => what.to_owned(),
             Phase::Over => return,
         };
-        self.over((Outcome::Interrupted, Reason::AgentDied), text, cx);
+        self.over((Outcome::Interrupted, Reason::AgentDied), &text, cx);
     }
 
     /// Ends whatever is under way, once, and everything after it.
-    fn over(&mut self, turn: (Outcome, Reason), text: String, cx: &mut Cx) {
+    fn over(&mut self, turn: (Outcome, Reason), text: &str, cx: &mut Cx) {
         self.close_permissions(cx);
         self.flush(cx);
         self.sum_up_notices(cx);
-        self.end_turn(turn.0, turn.1, Some(text.clone()), None, cx);
+        self.end_turn(turn.0, turn.1, Some(text.to_owned()), None, cx);
         self.phase = Phase::Over;
         self.partial = Vec::new();
-        let fault = Fault::new(Code::AgentFailed, self.say_text(&text));
+        let fault = Fault::new(Code::AgentFailed, self.say_text(text));
         self.drop_config(&fault, cx);
         cx.say(Said::Unusable(fault));
     }

@@ -74,6 +74,24 @@ impl Cx {
         self.effects.push((self.last_seq, Effect::Say(said)));
     }
 
+    /// The last number given out.
+    pub fn last_seq(&self) -> Seq {
+        self.last_seq
+    }
+
+    /// Takes what was said so far; the session acts on it within the same step.
+    pub fn take_said(&mut self) -> Vec<Said> {
+        let mut said = Vec::new();
+        self.effects.retain_mut(|(_, effect)| match effect {
+            Effect::Send(_) => true,
+            Effect::Say(word) => {
+                said.push(word.clone());
+                false
+            }
+        });
+        said
+    }
+
     pub fn drain(self) -> Drained {
         Drained { records: self.records, effects: self.effects }
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A prompt as a caller writes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "content must be a string or a list of content blocks")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Content {
     Text(String),

@@ -117,7 +117,8 @@ pub struct Configure {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AnswerPermission {
-    /// One of the request's options; null cancels the request.
+    /// One of the request's options; null cancels the request. Never left out: an empty object must not cancel.
+    #[serde(deserialize_with = "Option::deserialize")]
     pub option_id: Option<String>,
 }
 

@@ -108,14 +108,15 @@ impl Sessions {
         let shared = &self.shared;
         check_setting("model", request.model.as_deref())?;
         check_label("name", request.name.as_deref())?;
+        let version = shared.agents.version(&caller.tenant, &request.agent, None).await?;
         let spec = Spec {
+            agent: Some(version.id),
             mcp_servers: request.mcp_servers.unwrap_or_default(),
             system_prompt: request.system_prompt,
             credential: request.credential_id,
             extra_env: request.extra_env.unwrap_or_default(),
         };
         spec.check()?;
-        let version = shared.agents.version(&caller.tenant, &request.agent, None).await?;
         if let Some(id) = spec.credential {
             shared.credentials.open(&caller.tenant, id).await?;
         }

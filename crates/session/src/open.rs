@@ -91,7 +91,6 @@ impl Sessions {
             dir: data.clone(),
             reserve_bytes: options.reserve_bytes,
             low_water_bytes: options.low_water_bytes,
-            ..journal::Options::default()
         };
         let journal = blocking(move || Journal::open(journal_options)).await??;
         let (folder, master) = (data.clone(), options.master_key.clone());

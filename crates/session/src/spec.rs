@@ -13,6 +13,8 @@ const PURPOSE: &str = "session options";
 /// The caller's options for one session.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spec {
+    /// The agent that the session was made from; one that took its name later is another.
+    pub(crate) agent: Option<uuid::Uuid>,
     pub(crate) mcp_servers: McpServers,
     pub(crate) system_prompt: Option<String>,
     pub(crate) credential: Option<CredentialId>,

@@ -193,7 +193,7 @@ impl Acp {
             Step::Initialize | Step::New => {
                 let call = if step == Step::Initialize { "initialize" } else { "session/new" };
                 let text = format!("the agent did not start: {call}: {text}");
-                self.over((Outcome::Failed, Reason::AgentNotStarted), text, cx);
+                self.over((Outcome::Failed, Reason::AgentNotStarted), &text, cx);
             }
         }
     }

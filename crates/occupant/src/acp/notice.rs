@@ -36,8 +36,9 @@ impl Acp {
         };
         *count += 1;
         if *count <= most {
-            // A secret must not escape by being cut in two: looked for in more than is kept.
-            let line = String::from_utf8_lossy(&line[..line.len().min(4 * TEXT_BYTES)]);
+            // Secrets first, in all of it, and the cut afterwards: one that is cut in two would not be found.
+            let line = String::from_utf8_lossy(line);
+            let line = self.begin.redactor.json(&line);
             let text = self.say_text(&format!("the agent sent {what}: {line}"));
             cx.record(Actor::Agent, Notice { level, text });
         }

@@ -1,6 +1,8 @@
 //! Lines in, records and effects out. One agent is driven through [`Story`]; [`check`] compares what it left
 //! with what a test wrote down.
 
+#![expect(clippy::needless_pass_by_value, reason = "stories write their JSON where they use it")]
+
 use super::*;
 use crate::{Drained, Effect};
 use proptest::prelude::*;

@@ -97,7 +97,7 @@ impl Acp {
             }
             Some(_) => {
                 let text = format!("the agent did not stop within {CANCEL_GRACE_SECS} s of being told to");
-                self.over((Outcome::Cancelled, Reason::AgentUnresponsive), text, cx);
+                self.over((Outcome::Cancelled, Reason::AgentUnresponsive), &text, cx);
             }
         }
     }

@@ -29,6 +29,8 @@ pub(crate) struct Agents {
 /// A version that a session can be made from.
 #[derive(Debug, Clone)]
 pub(crate) struct Version {
+    /// Another one when the name is deployed again after a removal.
+    pub(crate) id: uuid::Uuid,
     pub(crate) name: AgentName,
     pub(crate) number: u32,
     pub(crate) manifest: AgentManifest,
@@ -121,7 +123,7 @@ impl Agents {
     ) -> Result<Version, Fault> {
         let agent = self.row(tenant, name, number).await?.agent;
         let folder = self.data.join(&agent.path);
-        Ok(Version { name: agent.name, number: agent.version, manifest: agent.manifest, folder })
+        Ok(Version { id: agent.id, name: agent.name, number: agent.version, manifest: agent.manifest, folder })
     }
 
     async fn row(&self, tenant: &Tenant, name: &AgentName, number: Option<u32>) -> Result<AgentRow, Fault> {
@@ -147,7 +149,7 @@ impl Agents {
         let now = Timestamp::now();
         let number = match &newest {
             Some(row) => row.agent.version + 1,
-            None => self.first_free_number(tenant, &name).await?,
+            None => 1,
         };
         let path = format!("agents/{tenant}/{name}/{number}");
         let agent = Agent {
@@ -166,15 +168,9 @@ impl Agents {
         self.journal.put_agent(AgentRow { agent: agent.clone(), digest }).await.map_err(faults::write)?;
         Ok(agent)
     }
-
-    /// 1, unless the name was used before: a number never means two contents.
-    async fn first_free_number(&self, tenant: &Tenant, name: &AgentName) -> Result<u32, Fault> {
-        let used = self.journal.last_agent_version(tenant, name).await.map_err(faults::read)?;
-        Ok(used.unwrap_or(0) + 1)
-    }
 }
 
-fn missing(name: &AgentName) -> Fault {
+pub(crate) fn missing(name: &AgentName) -> Fault {
     Fault::new(Code::AgentNotFound, format!("Agent \"{name}\" not found"))
 }
 

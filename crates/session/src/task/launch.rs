@@ -70,6 +70,9 @@ async fn launch(
         }
     };
     let version = shared.agents.version(&fixed.tenant, name, fixed.agent_version).await?;
+    if spec.agent.is_some_and(|id| id != version.id) {
+        return Err(agents::missing(name));
+    }
     let credential = match spec.credential {
         Some(id) => shared.credentials.open(&fixed.tenant, id).await?,
         None => BTreeMap::new(),

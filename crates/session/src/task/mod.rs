@@ -173,7 +173,7 @@ impl Task {
         matches!(self.occupied, Occupied::Empty)
             && idle
             && self.pending.is_empty()
-            && *self.durable.borrow() == Durable::Upto(self.writer.last_seq())
+            && self.writer.pending_bytes() == 0
     }
 
     fn leave(&mut self) -> bool {

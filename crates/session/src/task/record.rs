@@ -150,6 +150,7 @@ impl Task {
         let upto = match &*self.durable.borrow_and_update() {
             Durable::Upto(seq) => Ok(*seq),
             Durable::Fenced => Err("another server owns the session".to_owned()),
+            Durable::Conflict => Err("its id or alias is taken".to_owned()),
             Durable::Lost(why) => Err(why.clone()),
         };
         let upto: Seq = match upto {

@@ -52,7 +52,8 @@ fn the_handshake_fails_with_what_the_agent_said() {
 
 #[test]
 fn an_agent_that_dies_ends_its_turn_once() {
-    let died: [(fn(&mut Acp, &mut Cx), &str); 2] =
+    type Die = fn(&mut Acp, &mut Cx);
+    let died: [(Die, &str); 2] =
         [(Acp::eof, "the agent closed its output"), (Acp::exited, "the agent's process ended")];
     for (die, text) in died {
         let mut story = Story::begin(begin());
@@ -252,7 +253,7 @@ fn windows_line_ends_are_taken() {
     story.prompt(1);
     story.told.clear();
     story.step(|acp, cx| {
-        acp.output(b"{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"stopReason\":\"end_turn\"}}\r\n", cx)
+        acp.output(b"{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"stopReason\":\"end_turn\"}}\r\n", cx);
     });
     check(&mut story, &["say ended Done EndTurn"]);
 }

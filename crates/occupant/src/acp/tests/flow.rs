@@ -415,3 +415,15 @@ fn what_is_held_back_is_not_consumed() {
     story.delta("cy");
     assert!(story.acp.consumed() > before);
 }
+
+#[test]
+fn a_secret_cut_in_two_by_a_bound_is_still_found() {
+    let secret = "s".repeat(3000);
+    let redactor = Redactor::new([("KEY".to_owned(), secret.clone())]);
+    let mut story = Story::ready_with(Begin { redactor, ..begin() });
+    story.line(&format!("{}{}", "x".repeat(notice::TEXT_BYTES - 1000), secret));
+    story.line(
+        r#"{"jsonrpc":"2.0","method":"_x","params":"\u0073SECRET"}"#.replace("SECRET", &secret[1..]).as_str(),
+    );
+    assert!(!story.told.iter().any(|line| line.contains("sss")), "{:?}", story.told);
+}

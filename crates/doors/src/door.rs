@@ -1,0 +1,185 @@
+//! The listener: accepts within its limits, serves, and stops with grace.
+//!
+//! Every connection is a task in one set, so that none is forgotten. A connection that is slow with its head or
+//! idle between requests is closed by hyper's timer; one that is slow with a body runs into the gate's clock.
+
+use crate::{
+    gate::Gate,
+    host::Hosts,
+    metrics::{Counted, Metrics},
+    options::{Limits, Options},
+    rest::{self, Shared, Stopping},
+};
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
+    service::TowerToHyperService,
+};
+use session::Sessions;
+use std::{fmt, future::Future, io, net::SocketAddr, path::PathBuf, pin::pin, sync::Arc, time::Duration};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::JoinSet,
+};
+
+/// Why a door could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error("cannot listen on {addr}: {source}; choose another address, or stop the program that has it")]
+    Listen { addr: SocketAddr, source: io::Error },
+    #[error("cannot make the folder for uploads {}: {source}", path.display())]
+    Uploads { path: PathBuf, source: io::Error },
+}
+
+/// Why a door stopped by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("the listener on {addr} failed: {source}")]
+    Accept { addr: SocketAddr, source: io::Error },
+}
+
+/// The REST door, bound and not yet serving.
+pub struct Door {
+    listener: TcpListener,
+    addr: SocketAddr,
+    router: Router,
+    limits: Limits,
+    metrics: Arc<Metrics>,
+    stopping: watch::Sender<bool>,
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Door").field("addr", &self.addr).finish_non_exhaustive()
+    }
+}
+
+impl Door {
+    pub async fn bind(sessions: Sessions, options: Options) -> Result<Self, BindError> {
+        let refused = |source| BindError::Listen { addr: options.listen, source };
+        let listener = TcpListener::bind(options.listen).await.map_err(refused)?;
+        let addr = listener.local_addr().map_err(refused)?;
+        tokio::fs::create_dir_all(&options.uploads)
+            .await
+            .map_err(|source| BindError::Uploads { path: options.uploads.clone(), source })?;
+
+        let metrics = Arc::new(Metrics::default());
+        let (stopping, told) = Stopping::new();
+        let known = sessions.clone();
+        let gate = Gate {
+            hosts: Hosts::of(addr, &options.hosts),
+            recognise: Box::new(move |key| known.authenticate(key)),
+            metrics: metrics.clone(),
+            request_time: options.limits.request_time,
+            archive_time: options.limits.archive_time,
+        };
+        let shared = Shared {
+            sessions,
+            limits: options.limits.clone(),
+            docs: options.docs,
+            uploads: options.uploads,
+            archives: Semaphore::new(options.limits.archives),
+            metrics: metrics.clone(),
+            stopping: told,
+        };
+        let router = rest::router(Arc::new(shared), Arc::new(gate));
+        Ok(Self { listener, addr, router, limits: options.limits, metrics, stopping })
+    }
+
+    /// Where it listens, with the port the system chose when none was named.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Serves until `stop` resolves. Then it accepts no more, tells streams, lets requests finish for `grace`,
+    /// cuts what is left and returns.
+    pub async fn serve(self, stop: impl Future<Output = ()>, grace: Duration) -> Result<(), ServeError> {
+        let Self { listener, addr, router, limits, metrics, stopping } = self;
+        let room = Arc::new(Semaphore::new(limits.connections));
+        let http = http(&limits);
+        let graceful = GracefulShutdown::new();
+        let mut connections = JoinSet::new();
+        let mut stop = pin!(stop);
+        let result = loop {
+            let accepted = tokio::select! {
+                biased;
+                () = &mut stop => break Ok(()),
+                // Finished connections leave the set as they end, not only when it is drained.
+                Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+                accepted = accept(&listener, &room) => accepted,
+            };
+            match accepted {
+                Ok((stream, permit)) => {
+                    let service = TowerToHyperService::new(router.clone());
+                    let connection = http.serve_connection(TokioIo::new(stream), service);
+                    let connection = graceful.watch(connection);
+                    let held = (permit, metrics.connection());
+                    connections.spawn(finish(connection, held));
+                }
+                Err(error) if passes(&error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+                Err(source) => break Err(ServeError::Accept { addr, source }),
+            }
+        };
+        drop(listener);
+        stopping.send_replace(true);
+        drain(graceful, connections, grace).await;
+        result
+    }
+}
+
+/// The pause after a failed accept: out of descriptors stays so for a moment.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+fn http(limits: &Limits) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.head_time)
+        .max_headers(limits.headers)
+        .max_header_size(limits.head_bytes);
+    http
+}
+
+/// Waits for room first, so that connections over the limit stay with the kernel.
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> Result<(TcpStream, OwnedSemaphorePermit), io::Error> {
+    let permit = room.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    // A frame should leave when it is written, not when the next one comes.
+    stream.set_nodelay(true)?;
+    Ok((stream, permit))
+}
+
+/// Errors of one connection, or of a moment; the listener itself is fine.
+fn passes(error: &io::Error) -> bool {
+    !matches!(
+        error.kind(),
+        io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported | io::ErrorKind::NotConnected
+    )
+}
+
+async fn finish(connection: impl Future<Output = hyper::Result<()>>, held: (OwnedSemaphorePermit, Counted)) {
+    if let Err(error) = connection.await {
+        // The other side went away or spoke no HTTP: its business, and no news.
+        tracing::debug!(%error, "a connection ended early");
+    }
+    drop(held);
+}
+
+async fn drain(graceful: GracefulShutdown, mut connections: JoinSet<()>, grace: Duration) {
+    let finished = async {
+        graceful.shutdown().await;
+        while connections.join_next().await.is_some() {}
+    };
+    if tokio::time::timeout(grace, finished).await.is_err() {
+        tracing::warn!(open = connections.len(), "connections were cut after the grace period");
+        connections.shutdown().await;
+    }
+}

@@ -1,0 +1,19 @@
+//! The commands, one module each. They ask the server through the client and print through `term`.
+
+pub(crate) mod agents;
+pub(crate) mod doctor;
+pub(crate) mod logs;
+pub(crate) mod run;
+pub(crate) mod secrets;
+pub(crate) mod serve;
+pub(crate) mod sessions;
+
+use crate::term::Term;
+use client::Client;
+
+/// What every command that asks the server needs.
+#[derive(Debug)]
+pub(crate) struct Asking<'a> {
+    pub(crate) client: Client,
+    pub(crate) term: &'a Term,
+}

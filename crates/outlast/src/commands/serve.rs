@@ -1,0 +1,168 @@
+//! `serve`: opens the sessions, opens the door, says where it listens, and stops with grace.
+//!
+//! stdout gets one line once the server listens, and a second one on the first start; logs go to stderr. The
+//! first SIGINT or SIGTERM stops accepting, lets requests and turns end, and closes the journal; a second one
+//! means now, and costs nothing that was acknowledged.
+
+use crate::{
+    config::{self, Config, LogFormat, ServerConfig},
+    exit::{Exit, Failure},
+    running::Running,
+    term::Term,
+};
+use doors::Door;
+use session::{FirstKey, Sessions};
+use std::time::Duration;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
+};
+use tracing_subscriber::EnvFilter;
+
+const UPLOADS: &str = "uploads";
+
+pub(crate) async fn serve(config: &Config, term: &Term) -> Result<Exit, Failure> {
+    start_logs(&config.server, term)?;
+    let mut signals = Signals::listen()?;
+    let grace = config.server.grace;
+    let opening = Sessions::open(session_options(config)?).await;
+    let (sessions, first_key) = opening.map_err(|error| Failure::Broken(error.to_string()))?;
+    let door = match Door::bind(sessions.clone(), door_options(config)).await {
+        Ok(door) => door,
+        Err(error) => {
+            sessions.shutdown(grace).await;
+            return Err(Failure::Broken(error.to_string()));
+        }
+    };
+    let addr = door.addr();
+    let _announced = Running::here(addr).announce(&config.data)?;
+    if !addr.ip().is_loopback() {
+        term.note(&format!(
+            "warning: {addr} can be reached from other machines, and speaks plain HTTP; put a TLS proxy in front of it"
+        ));
+    }
+    announce(term, &format!("outlast listens on http://{addr}"));
+    if let FirstKey::Made(path) = first_key {
+        announce(term, &format!("the first key is in {}", path.display()));
+    }
+    tracing::info!(%addr, data = %config.data.display(), version = env!("CARGO_PKG_VERSION"), "listening");
+    until_stopped(door, &sessions, &mut signals, grace).await
+}
+
+/// That nobody reads stdout any more is no reason not to serve.
+fn announce(term: &Term, line: &str) {
+    if let Err(error) = term.say(line) {
+        tracing::warn!(%error, line, "stdout cannot be written");
+    }
+}
+
+async fn until_stopped(
+    door: Door,
+    sessions: &Sessions,
+    signals: &mut Signals,
+    grace: Duration,
+) -> Result<Exit, Failure> {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let told = async {
+        // A sender that is gone means the same as one that was used.
+        let _ = stopped.await;
+    };
+    let mut serving = std::pin::pin!(door.serve(told, grace));
+    tokio::select! {
+        result = &mut serving => {
+            sessions.shutdown(grace).await;
+            return match result {
+                Ok(()) => Ok(Exit::Done),
+                Err(error) => Err(Failure::Broken(error.to_string())),
+            };
+        }
+        name = signals.next() => tracing::info!(signal = name, "stopping; a second signal stops at once"),
+    }
+    drop(stop);
+    let ending = async {
+        let served = serving.await;
+        sessions.shutdown(grace).await;
+        served
+    };
+    tokio::select! {
+        result = ending => match result {
+            Ok(()) => {
+                tracing::info!("stopped");
+                Ok(Exit::Done)
+            }
+            Err(error) => Err(Failure::Broken(error.to_string())),
+        },
+        name = signals.next() => {
+            tracing::warn!(signal = name, "stopped at once; the next start takes up what ran");
+            Ok(Exit::Forced)
+        }
+    }
+}
+
+fn start_logs(server: &ServerConfig, term: &Term) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(&server.log).map_err(|error| {
+        Failure::Usage(format!("the log filter {:?} cannot be used: {error}", server.log))
+    })?;
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(term.note_paint().is_coloured());
+    let started = match server.log_format {
+        LogFormat::Text => logs.try_init(),
+        LogFormat::Json => logs.json().try_init(),
+    };
+    started.map_err(|error| Failure::Broken(format!("logging cannot be started: {error}")))
+}
+
+/// The one place where the configuration becomes the session room's options.
+fn session_options(config: &Config) -> Result<session::Options, Failure> {
+    let limits = &config.server.limits;
+    let mut options = session::Options::new(config.data.clone(), config::own_path()?);
+    options.master_key = config.server.master_key.as_ref().map(|key| key.reveal().to_owned());
+    let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
+    if let Some(limit) = limits.live_sessions {
+        options.quotas.live_sessions = count(limit);
+    }
+    if let Some(limit) = limits.tenant_live_sessions {
+        options.quotas.tenant_live_sessions = count(limit);
+    }
+    options.quotas.tenant_sessions = limits.tenant_sessions.or(options.quotas.tenant_sessions);
+    options.quotas.tenant_bytes = limits.tenant_bytes.or(options.quotas.tenant_bytes);
+    if let Some(limit) = limits.tenant_events_per_sec {
+        options.quotas.tenant_events_per_sec = Some(u32::try_from(limit).unwrap_or(u32::MAX));
+    }
+    if let Some(secs) = limits.idle_secs {
+        options.idle = Duration::from_secs(secs);
+    }
+    options.reserve_bytes = limits.reserve_bytes.unwrap_or(options.reserve_bytes);
+    options.low_water_bytes = limits.low_water_bytes.unwrap_or(options.low_water_bytes);
+    Ok(options)
+}
+
+fn door_options(config: &Config) -> doors::Options {
+    let mut options = doors::Options::new(config.server.listen, config.data.join(UPLOADS));
+    options.hosts.clone_from(&config.server.hosts);
+    options
+}
+
+/// The signals that ask for an end.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, Failure> {
+        let on = |kind| {
+            signal(kind).map_err(|error| Failure::Broken(format!("signals cannot be listened for: {error}")))
+        };
+        Ok(Self { interrupt: on(SignalKind::interrupt())?, terminate: on(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}
