@@ -30,7 +30,8 @@ async fn a_backup_made_while_running_restores_to_the_same_sessions() {
     let again = Http::new(second.address().unwrap(), Some(server.key().unwrap()));
     let after = events(&again, &id).await;
     assert_eq!(after[..before.len()], before[..]);
-    assert_eq!(text_of(&say(&again, &id, "echo restored").await), "restored");
+    let frames = say(&again, &id, "echo restored").await;
+    assert_eq!(text_of(&frames), "restored", "{frames:?}");
 }
 
 #[tokio::test]
