@@ -175,7 +175,7 @@ impl Test<'_> {
     }
 
     fn kill(&mut self, server: &mut Server) -> Result<()> {
-        self.world.phase.send_replace(Phase::Down);
+        self.world.falls();
         server.kill9()?;
         if let Some(rig) = &self.rig {
             let unsynced = Unsynced::pick(&mut self.rng);
@@ -276,6 +276,7 @@ impl Test<'_> {
             ensure!(after == session.ledger().confirmed(), "session {} shrank to {after}", session.id);
         }
         self.verdict()?;
+        self.world.falls();
         let status = server.stop().await?;
         ensure!(status.success(), "the server ended with {status} after SIGTERM");
         let data = server.data().to_string_lossy().into_owned();
