@@ -88,7 +88,10 @@ pub async fn run(plan: &Plan) -> Result<Summary> {
         Cut::Process => None,
         Cut::Power => Some(Arc::new(Rig::new()?)),
     };
-    let mut setup = Setup::new(&plan.program);
+    // A first start makes the folder, so that the rounds are about sessions and not about the bundled agent.
+    let home = tempfile::Builder::new().prefix("outlast-crash-").tempdir()?;
+    let mut setup = Setup::new(&plan.program).data(home.path().join("data"));
+    setup.clone().start().await?.stop().await?;
     if let Some(rig) = &rig {
         setup = setup.rig(rig.clone());
     }
