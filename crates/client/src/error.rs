@@ -73,13 +73,15 @@ impl Error {
         }
     }
 
-    /// Was the call perhaps never heard, or its answer lost? A prompt with an id is then sent again.
+    /// Was the call perhaps never heard, or its answer lost? A prompt with an id is then sent again. One that
+    /// was waited for in vain is not: the next wait would be as long.
     pub(crate) fn lost(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::TimedOut { .. } => true,
+            Self::Unreachable { .. } => true,
             Self::Foreign { status, .. } => matches!(*status, 502..=504),
             Self::Refused { body, .. } => body.code == Code::ShuttingDown,
-            Self::Protocol(_)
+            Self::TimedOut { .. }
+            | Self::Protocol(_)
             | Self::Newer(_)
             | Self::Address(_)
             | Self::Key

@@ -159,7 +159,7 @@ impl Writer {
     }
 
     /// Deletes the session and its events; leaves a tombstone in the tenant's chain.
-    pub async fn remove(&mut self, actor: Actor, at: Timestamp) -> Result<(), WriteError> {
+    pub async fn remove(&self, actor: Actor, at: Timestamp) -> Result<(), WriteError> {
         if self.new.is_some() {
             return Err(WriteError::NotFound);
         }

@@ -411,7 +411,8 @@ mod tests {
             at = at.find_subcommand_mut(word).unwrap();
         }
         let mut named = at.clone().term_width(100);
-        named.render_long_help().to_string()
+        let text = named.render_long_help().to_string();
+        text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
     }
 
     #[test]

@@ -27,7 +27,7 @@ word run one after another in one turn.
   tool              a tool call: pending, in progress, completed; then text
   permission        asks before a tool call; then text that says what was chosen
   sleep MS          waits, and stops when cancelled
-  stubborn MS       waits, and does not hear a cancel
+  stubborn MS       says so, waits, and does not hear a cancel
   silent            never answers, but stops when cancelled
   crash [CODE]      one delta, then the process exits (1)
   junk              lines that are not ACP on stdout and stderr, then a normal end
@@ -714,6 +714,7 @@ impl Turn<'_> {
     }
 
     fn stubborn(&mut self, time: Duration) -> Result<(), Stop> {
+        self.chunk("agent_message_chunk", "Not listening.")?;
         let until = Instant::now() + time;
         loop {
             match self.wait(Some(until.saturating_duration_since(Instant::now()))) {

@@ -118,6 +118,9 @@ impl Sessions {
         } else {
             FirstKey::Known
         };
+        if let Err(error) = shared.place.sweep().await {
+            tracing::warn!(%error, "half-made workspaces could not be cleaned up");
+        }
         let sessions = Self { shared };
         sessions.wake_live().await?;
         Ok((sessions, first))

@@ -40,6 +40,7 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     turns: [AtomicU64; 5],
+    breakdowns: AtomicU64,
 }
 
 pub(crate) const OUTCOMES: [Outcome; 5] =
@@ -52,6 +53,11 @@ impl Counters {
 
     pub(crate) fn turns(&self, outcome: Outcome) -> u64 {
         self.cell(outcome).load(Ordering::Relaxed)
+    }
+
+    /// Counts a broken task; says how many broke before.
+    pub(crate) fn broke(&self) -> u64 {
+        self.breakdowns.fetch_add(1, Ordering::Relaxed)
     }
 
     const fn cell(&self, outcome: Outcome) -> &AtomicU64 {

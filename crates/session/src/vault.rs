@@ -23,7 +23,10 @@ pub(crate) enum VaultError {
     File { path: String, source: io::Error },
     #[error("the system gave no randomness: {0}")]
     Random(getrandom::Error),
-    #[error("a stored secret cannot be opened: it was sealed with another master key, or damaged")]
+    #[error(
+        "a stored secret cannot be opened: it was sealed with another master key; put that key back as \
+         master.key in the data folder, or in OUTLAST_MASTER_KEY"
+    )]
     Sealed,
 }
 

@@ -10,7 +10,7 @@ use crate::{
     term::{Form, Term, clean},
 };
 use client::Followed;
-use protocol::{Body, Event, Seq, SessionId, Status, limits};
+use protocol::{Body, Event, Seq, Session, SessionId, Status, limits};
 
 impl Asking<'_> {
     pub(crate) async fn logs(&self, asked: &Logs) -> Result<Exit, Failure> {
@@ -41,8 +41,9 @@ impl Asking<'_> {
 
     /// Everything up to the last event there is now.
     async fn page_through(&self, id: SessionId, after: Seq) -> Result<Exit, Failure> {
-        let last = self.client.session(id).await?.last_seq;
-        let mut at = after;
+        let session = self.client.session(id).await?;
+        let last = session.last_seq;
+        let mut at = beginning(&session, after);
         while at < last {
             let events = self.client.event_page(id, at, limits::PAGE_EVENTS).await?;
             let Some(end) = events.last().map(|event| event.seq) else { break };
@@ -58,7 +59,7 @@ impl Asking<'_> {
     async fn follow(&self, id: SessionId, after: Seq) -> Result<Exit, Failure> {
         let session = self.client.session(id).await?;
         let mut last = (session.status == Status::Ended).then_some(session.last_seq);
-        let mut events = self.client.events(id, after);
+        let mut events = self.client.events(id, beginning(&session, after));
         while last.is_none_or(|last| events.last_seq() < last) {
             match events.next().await? {
                 Followed::Event(event) => {
@@ -75,11 +76,19 @@ impl Asking<'_> {
     }
 }
 
+/// "From the beginning" means from the first event that is still kept.
+fn beginning(session: &Session, after: Seq) -> Seq {
+    if after == 0 { session.first_seq.saturating_sub(1) } else { after }
+}
+
 /// Said once per loss: what follows is the same story.
 pub(crate) fn note_reconnect(term: &Term, attempt: u32, cause: &client::Error) {
     if attempt == 1 {
-        let text = format!("connection lost ({}); connecting again", one_line(&cause.to_string()));
-        term.note(&term.note_paint().dim(&text));
+        let why = match cause {
+            client::Error::Unreachable { cause, .. } => one_line(cause),
+            other => one_line(&other.to_string()),
+        };
+        term.note(&term.note_paint().dim(&format!("connection lost ({why}); connecting again")));
     }
 }
 

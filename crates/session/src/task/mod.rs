@@ -22,7 +22,7 @@ use crate::{
     lifecycle::{self, Move, Step},
     live::{Inbox, Reply},
     quota::Slot,
-    spec::{Memo, Spec, internal},
+    spec::{Memo, Spec},
     turns::{Turn, Turns},
 };
 use clock::Clock;
@@ -246,11 +246,9 @@ impl Task {
             Heard::StdoutClosed => {
                 if let Occupied::Live(live) = &mut self.occupied {
                     live.acp.eof(&mut cx);
-                    // Whatever still runs has no way to speak any more.
-                    live.process.handle.kill();
                 }
             }
-            Heard::Stderr => {}
+            Heard::Nothing => return,
             Heard::Gone(exit) => self.on_gone(exit, &mut cx),
         }
         self.settle(cx);
@@ -312,6 +310,8 @@ impl Task {
                 self.start_next(cx);
             }
             Said::Configured(result) => self.on_configured(result, cx),
+            // When the process is gone already there is nothing left to stop.
+            Said::Unusable(_) if !matches!(self.occupied, Occupied::Live(_)) => {}
             Said::Unusable(fault) => {
                 let starting = !self.occupied.is_ready();
                 self.occupied.kill(occupied::After::Rest { reason: Some(fault.message.to_string()) });
@@ -406,6 +406,12 @@ impl Task {
         self.hear_said(cx);
         self.configurers.clear();
         drop(live);
+        // What was meant for this process must not reach the next one.
+        self.memo.consumed = 0;
+        self.pending.retain(|(_, pend)| match pend {
+            Pend::Send(_) | Pend::Forget(_) => false,
+            Pend::Answer(_) => true,
+        });
         match exit.after {
             Some(occupied::After::Rest { reason }) => self.shift(Move::Rest, reason, cx),
             Some(occupied::After::End) => {
@@ -449,7 +455,10 @@ impl Task {
             return Ok(());
         }
         let slot = self.shared.slots.take(&self.fixed.tenant)?;
-        let spec = Spec::open(&self.shared.vault, &self.fixed.spec).map_err(internal)?;
+        let spec = Spec::open(&self.shared.vault, &self.fixed.spec).map_err(|error| {
+            tracing::error!(session = %self.fixed.id, %error, "the session's options cannot be opened");
+            Fault::new(Code::SandboxFailed, format!("The session cannot be started: {error}"))
+        })?;
         self.occupied = launch::again(&self.shared, &self.fixed, &self.memo, spec, slot);
         Ok(())
     }

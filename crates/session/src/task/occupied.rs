@@ -51,8 +51,10 @@ impl Gone {
 pub(super) enum Heard {
     Launched(Box<Result<Launched, Fault>>),
     Stdout(Chunk),
+    /// It lives and can say nothing more.
     StdoutClosed,
-    Stderr,
+    /// Something that only concerns this side.
+    Nothing,
     Gone(Gone),
 }
 
@@ -70,11 +72,20 @@ pub(super) struct LiveOccupant {
     phase: Phase,
     leaving: Option<Leaving>,
     exit: Option<(Exit, Instant)>,
-    stdout_open: bool,
+    stdout: Stdout,
     stderr_open: bool,
     stderr: Ring,
     redactor: Redactor,
     _slot: Slot,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stdout {
+    Open,
+    /// Closed since then; most often the process ends at the same moment, and its exit says more.
+    Closed(Instant),
+    /// Closed, and the task has been told.
+    Told,
 }
 
 struct Leaving {
@@ -90,7 +101,7 @@ impl Occupied {
             phase: Phase::Handshake,
             leaving: None,
             exit: None,
-            stdout_open: true,
+            stdout: Stdout::Open,
             stderr_open: true,
             stderr: Ring::default(),
             redactor,
@@ -136,6 +147,11 @@ impl Occupied {
                 live.process.stdin.close();
                 live.process.handle.signal(Signal::Terminate);
                 live.process.handle.signal(Signal::Continue);
+                // Nothing takes an end back.
+                let after = match live.leaving.take() {
+                    Some(Leaving { after: After::End, .. }) => After::End,
+                    Some(Leaving { after: After::Rest { .. }, .. }) | None => after,
+                };
                 live.leaving = Some(Leaving { after, kill_at: Instant::now() + GRACE });
             }
         }
@@ -153,7 +169,11 @@ impl Occupied {
         let machine = live.acp.deadline().and_then(|at| clock.when(at, Instant::now()));
         let kill = live.leaving.as_ref().filter(|_| live.exit.is_none()).map(|leaving| leaving.kill_at);
         let drain = live.exit.as_ref().map(|(_, at)| *at + DRAIN);
-        [machine, kill, drain].into_iter().flatten().min()
+        let closed = match live.stdout {
+            Stdout::Closed(at) if live.exit.is_none() => Some(at + DRAIN),
+            Stdout::Open | Stdout::Closed(_) | Stdout::Told => None,
+        };
+        [machine, kill, drain, closed].into_iter().flatten().min()
     }
 
     /// What a passed deadline means here, if it was one of ours.
@@ -161,6 +181,12 @@ impl Occupied {
         let Self::Live(live) = self else { return None };
         if let Some((exit, at)) = live.exit {
             return (at + DRAIN <= now).then(|| live.gone(exit));
+        }
+        if let Stdout::Closed(at) = live.stdout
+            && at + DRAIN <= now
+        {
+            live.stdout = Stdout::Told;
+            return live.leaving.is_none().then_some(Heard::StdoutClosed);
         }
         if let Some(leaving) = &mut live.leaving
             && leaving.kill_at <= now
@@ -223,33 +249,32 @@ impl LiveOccupant {
     async fn hear(&mut self, readable: bool) -> Heard {
         loop {
             if let Some((exit, _)) = self.exit
-                && !self.stdout_open
+                && self.stdout != Stdout::Open
                 && !self.stderr_open
             {
                 return self.gone(exit);
             }
             tokio::select! {
-                chunk = self.process.stdout.next(), if self.stdout_open && readable => match chunk {
+                chunk = self.process.stdout.next(), if self.stdout == Stdout::Open && readable => match chunk {
                     Some(chunk) => return Heard::Stdout(chunk),
                     None => {
-                        self.stdout_open = false;
-                        if self.exit.is_none() {
-                            return Heard::StdoutClosed;
-                        }
+                        self.stdout = Stdout::Closed(Instant::now());
+                        // The next round of the task's loop sets the deadline that bounds the wait.
+                        return Heard::Nothing;
                     }
                 },
                 chunk = self.process.stderr.next(), if self.stderr_open => match chunk {
                     Some(chunk) => {
                         self.stderr.push(&chunk.bytes);
                         self.process.stderr.ack(chunk.offset + chunk.bytes.len() as u64);
-                        return Heard::Stderr;
+                        return Heard::Nothing;
                     }
                     None => self.stderr_open = false,
                 },
                 exit = self.process.handle.wait(), if self.exit.is_none() => {
                     self.exit = Some((exit, Instant::now()));
                     // The deadline that bounds the draining is set by the next round of the task's loop.
-                    return Heard::Stderr;
+                    return Heard::Nothing;
                 }
                 // Dead, and its output may not be read now: the next round of the task's loop decides.
                 () = std::future::pending(), if !readable || self.exit.is_some() => {}

@@ -1,7 +1,7 @@
 //! Waking a stored session: taking its lease, and giving every turn that a stopped server left open its
 //! outcome before anything else happens.
 
-use super::{Stage, Task};
+use super::{Command, Stage, Task};
 use crate::{
     Shared, faults,
     lifecycle::Move,
@@ -18,6 +18,7 @@ const SERVER_STOPPED: &str = "the server stopped";
 
 /// Starts a task for a session that is in the store. Its inbox is registered already.
 pub(crate) fn spawn_stored(shared: Arc<Shared>, id: SessionId, mut inbox: Inbox) {
+    let owner = Arc::clone(&shared);
     let span = tracing::info_span!("session", %id);
     let future = async move {
         match load(&shared, id, &mut inbox).await {
@@ -25,21 +26,28 @@ pub(crate) fn spawn_stored(shared: Arc<Shared>, id: SessionId, mut inbox: Inbox)
             Err(fault) => refuse_all(&shared, id, &mut inbox, &fault),
         }
     };
-    supervise(future.instrument(span), id);
+    supervise(Arc::clone(&owner), future.instrument(span), id);
 }
 
 /// Starts the task of a session that has just been made.
 pub(crate) fn spawn_new(task: Task, id: SessionId) {
     let span = tracing::info_span!("session", %id);
-    supervise(task.serve().instrument(span), id);
+    supervise(Arc::clone(&task.shared), task.serve().instrument(span), id);
 }
 
-/// A task that panics is a bug; it must not look like a quiet end.
-fn supervise(future: impl Future<Output = ()> + Send + 'static, id: SessionId) {
+/// After this many broken tasks sessions are no longer taken up by themselves: something is badly wrong.
+const BREAKDOWNS: u64 = 100;
+
+/// A task that panics is a bug; it must not look like a quiet end. The next task gives the turns it left
+/// open their outcome.
+fn supervise(shared: Arc<Shared>, future: impl Future<Output = ()> + Send + 'static, id: SessionId) {
     let task = tokio::spawn(future);
     tokio::spawn(async move {
         if let Err(error) = task.await {
             tracing::error!(session = %id, %error, "a session's task broke");
+            if shared.counters.broke() < BREAKDOWNS {
+                shared.redispatch(id, Command::Wake).await;
+            }
         }
     });
 }
