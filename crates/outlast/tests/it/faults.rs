@@ -95,6 +95,7 @@ async fn a_crash_in_a_turn_has_one_outcome_and_the_next_prompt_brings_the_agent_
         (error["outcome"].as_str(), error["code"].as_str()),
         (Some("interrupted"), Some("agent_died"))
     );
+    until(&http, &id, is("occupant_exited")).await;
     let recorded = events(&http, &id).await;
     assert_eq!(only_end(&recorded), ("interrupted".into(), "agent_died".into()));
     let exits = of_type(&recorded, "occupant_exited");

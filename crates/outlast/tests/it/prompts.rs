@@ -19,7 +19,8 @@ async fn the_same_id_replays_and_other_content_is_refused() {
     let first = send(&http, &id, &prompt).await.collect().await.unwrap();
     let count = events(&http, &id).await.len();
     let again = send(&http, &id, &prompt).await.collect().await.unwrap();
-    assert_eq!(again, first, "the first outcome, frame by frame");
+    assert_eq!(again[1..], first[1..], "the first outcome, frame by frame");
+    assert_eq!(again[0].json().unwrap()["disposition"], "repeated");
     assert_eq!(events(&http, &id).await.len(), count, "nothing was recorded, so nothing ran");
 
     let other = json!({"content": "echo twice", "id": "p-1"});
@@ -187,14 +188,28 @@ async fn a_permission_is_asked_recorded_and_answered() {
 }
 
 #[tokio::test]
-async fn a_turn_paused_or_stopped_is_interrupted() {
+async fn a_stop_interrupts_the_turn() {
     let (_server, http) = server().await;
-    for what in ["pause", "stop"] {
-        let id = session(&http).await;
-        let mut running = busy(&http, &id).await;
-        act(&http, &id, what).await.expect(200).unwrap();
-        let error = frame(&running.collect().await.unwrap(), "error");
-        assert_eq!(error["outcome"], "interrupted", "{what}");
-        assert_eq!(error["code"], "session_paused", "{what}");
-    }
+    let id = session(&http).await;
+    let mut running = busy(&http, &id).await;
+    assert_eq!(act(&http, &id, "stop").await.expect(200).unwrap()["session"]["status"], "paused");
+    let error = frame(&running.collect().await.unwrap(), "error");
+    assert_eq!(
+        (error["outcome"].as_str(), error["code"].as_str()),
+        (Some("interrupted"), Some("session_paused"))
+    );
+}
+
+#[tokio::test]
+async fn a_pause_freezes_the_turn_and_a_resume_lets_it_go_on() {
+    let (_server, http) = server().await;
+    let id = session(&http).await;
+    let mut running = send(&http, &id, &json!({"content": "sleep 300\necho went on"})).await;
+    until(&http, &id, is("turn_started")).await;
+    assert_eq!(act(&http, &id, "pause").await.expect(200).unwrap()["session"]["status"], "paused");
+    assert!(of_type(&events(&http, &id).await, "turn_ended").is_empty());
+    assert_eq!(act(&http, &id, "resume").await.expect(200).unwrap()["session"]["status"], "active");
+    let frames = running.collect().await.unwrap();
+    assert!(text_of(&frames).contains("went on"), "{frames:?}");
+    assert_eq!(of_type(&events(&http, &id).await, "occupant_started").len(), 1, "the same agent");
 }

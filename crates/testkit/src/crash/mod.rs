@@ -88,7 +88,10 @@ pub async fn run(plan: &Plan) -> Result<Summary> {
         Cut::Process => None,
         Cut::Power => Some(Arc::new(Rig::new()?)),
     };
-    let mut setup = Setup::new(&plan.program);
+    // A first start makes the folder, so that the rounds are about sessions and not about the bundled agent.
+    let home = tempfile::Builder::new().prefix("outlast-crash-").tempdir()?;
+    let mut setup = Setup::new(&plan.program).data(home.path().join("data"));
+    setup.clone().start().await?.stop().await?;
     if let Some(rig) = &rig {
         setup = setup.rig(rig.clone());
     }
@@ -175,7 +178,7 @@ impl Test<'_> {
     }
 
     fn kill(&mut self, server: &mut Server) -> Result<()> {
-        self.world.phase.send_replace(Phase::Down);
+        self.world.falls();
         server.kill9()?;
         if let Some(rig) = &self.rig {
             let unsynced = Unsynced::pick(&mut self.rng);
@@ -276,6 +279,7 @@ impl Test<'_> {
             ensure!(after == session.ledger().confirmed(), "session {} shrank to {after}", session.id);
         }
         self.verdict()?;
+        self.world.falls();
         let status = server.stop().await?;
         ensure!(status.success(), "the server ended with {status} after SIGTERM");
         let data = server.data().to_string_lossy().into_owned();

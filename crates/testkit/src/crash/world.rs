@@ -67,6 +67,8 @@ pub(super) struct World {
     pub(super) seen: AtomicU64,
     pub(super) bell: Notify,
     pub(super) resent: AtomicU64,
+    /// Counted up before each kill: what breaks within one life of the server is the server's fault.
+    lives: AtomicU64,
     violations: Mutex<Vec<String>>,
     moved: Mutex<BTreeMap<String, Known>>,
 }
@@ -80,6 +82,7 @@ impl World {
             seen: AtomicU64::new(0),
             bell: Notify::new(),
             resent: AtomicU64::new(0),
+            lives: AtomicU64::new(0),
             violations: Mutex::default(),
             moved: Mutex::default(),
         }
@@ -103,9 +106,21 @@ impl World {
         let _ = self.phase.subscribe().wait_for(|phase| wanted.contains(phase)).await;
     }
 
-    /// Whether an odd answer is explained by the server having gone away meanwhile.
-    fn is_open(&self) -> bool {
-        *self.phase.borrow() != Phase::Down
+    /// The server is about to be killed.
+    pub(super) fn falls(&self) {
+        self.lives.fetch_add(1, Ordering::SeqCst);
+        self.phase.send_replace(Phase::Down);
+    }
+
+    fn life(&self) -> u64 {
+        self.lives.load(Ordering::SeqCst)
+    }
+
+    /// Something broke off that began in this life. A kill since then explains it.
+    fn broke(&self, life: u64, what: impl FnOnce() -> String) {
+        if self.life() == life {
+            self.violation(format!("{} on a live server", what()));
+        }
     }
 
     /// Waits until followers have seen this many events in all.
@@ -124,12 +139,24 @@ impl World {
 pub(super) async fn follower(world: &World, session: &Watched) {
     loop {
         world.wait_for(&[Phase::Open, Phase::Quiet]).await;
+        let life = world.life();
         let after = session.ledger().last_seen();
-        let Ok(mut stream) = world.http.follow(&session.id, after).await else {
-            tokio::time::sleep(RETRY).await;
-            continue;
+        let mut stream = match world.http.follow(&session.id, after).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                world.broke(life, || format!("following failed: {error:#}"));
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
         };
-        while let Ok(Some(frame)) = stream.next_unbounded().await {
+        loop {
+            let frame = match stream.next_unbounded().await {
+                Ok(Some(frame)) => frame,
+                ended => {
+                    world.broke(life, || format!("a follower's stream ended: {ended:?}"));
+                    break;
+                }
+            };
             let Some(seq) = frame.id.as_deref().and_then(|id| id.parse().ok()) else { continue };
             let told = session.ledger().saw(seq, frame.data);
             if let Err(rule) = told {
@@ -195,32 +222,25 @@ fn new_prompt(session: &Watched, id: String, rng: &mut Rng) -> String {
 async fn send(world: &World, session: &Watched, id: &str, hang_up: bool) {
     let Some(prompt) = session.ledger().prompts().get(id).cloned() else { return };
     let body = json!({"content": prompt.text, "id": id, "onBusy": prompt.on_busy});
-    match world.http.message(&session.id, &body).await {
-        Ok(Opened::Stream(mut stream)) => {
-            note(world, session, id, Answered::Acknowledged);
-            let mut last = None;
-            loop {
-                match stream.next().await {
-                    Ok(Some(frame)) => last = frame.event,
-                    Ok(None) if last.as_deref() == Some("done") || !world.is_open() => break,
-                    // A server that is killed may close its sockets before the killer has told the world.
-                    Ok(None) | Err(_) if world.http.get("/health").await.is_err() => break,
-                    Ok(None) => {
-                        world.violation(format!("the stream of {id} ended after {last:?}, not after done"));
-                        break;
-                    }
-                    Err(error) => {
-                        world.violation(format!("the stream of {id} broke on a live server: {error:#}"));
-                        break;
-                    }
-                }
-                if hang_up {
-                    break;
-                }
+    let life = world.life();
+    let mut stream = match world.http.message(&session.id, &body).await {
+        Ok(Opened::Stream(stream)) => stream,
+        Ok(Opened::Refused(reply)) => return refused(world, session, id, &reply),
+        Err(error) => {
+            world.broke(life, || format!("sending {id} failed: {error:#}"));
+            return tokio::time::sleep(RETRY).await;
+        }
+    };
+    note(world, session, id, Answered::Acknowledged);
+    let mut last = None;
+    while !hang_up {
+        match stream.next().await {
+            Ok(Some(frame)) => last = frame.event,
+            Ok(None) if last.as_deref() == Some("done") => return,
+            ended => {
+                return world.broke(life, || format!("the stream of {id} ended after {last:?}: {ended:?}"));
             }
         }
-        Ok(Opened::Refused(reply)) => refused(world, session, id, &reply),
-        Err(_) => tokio::time::sleep(RETRY).await,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Fills a data folder through the journal itself, faster than a server could be asked to.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use journal::{Append, Durable, Journal, NewEvent, NewSession, Options, SessionState, Writer};
 use protocol::{
     Actor, AgentName, AgentUpdate, Body, PlaceKind, Raw, SessionCreated, SessionId, SessionKind, Status,
@@ -107,16 +107,9 @@ async fn settle(writers: &[Writer]) -> Result<()> {
     for writer in writers {
         let last = writer.last_seq();
         let mut durable = writer.durable();
-        let state = durable
-            .wait_for(|state| match state {
-                Durable::Upto(seq) => *seq >= last,
-                Durable::Fenced | Durable::Conflict | Durable::Lost(_) => true,
-            })
-            .await
-            .context("the journal is gone")?;
-        if let Durable::Fenced | Durable::Conflict | Durable::Lost(_) = &*state {
-            bail!("the journal refused: {:?}", &*state);
-        }
+        let waiting = |state: &Durable| matches!(state, Durable::Upto(seq) if *seq < last);
+        let state = durable.wait_for(|state| !waiting(state)).await.context("the journal is gone")?;
+        ensure!(matches!(*state, Durable::Upto(_)), "the journal refused: {:?}", *state);
     }
     Ok(())
 }
