@@ -103,7 +103,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Json<T> {
     type Rejection = Refusal;
     async fn from_request(request: Request, state: &Arc<Shared>) -> Result<Self, Refusal> {
         let (parts, body) = request.into_parts();
-        expect_type(&parts.headers, "application/json")?;
+        expect_type(&parts.headers, &["application/json"])?;
         let bytes = collect(&parts.headers, body, state.limits.body_bytes).await?;
         Ok(Self(json::decode(&bytes)?))
     }
@@ -129,18 +129,19 @@ impl FromRequest<Arc<Shared>> for NoBody {
     }
 }
 
-/// The content type, without its parameters, must be this one.
-pub(crate) fn expect_type(headers: &HeaderMap, wanted: &'static str) -> Result<(), Refusal> {
+/// The content type, without its parameters, must be one of these.
+pub(crate) fn expect_type(headers: &HeaderMap, wanted: &[&str]) -> Result<(), Refusal> {
     let unsupported = |message: String| Err(Refusal(Fault::new(Code::UnsupportedMediaType, message)));
+    let takes = wanted.join(" or ");
     let Some(value) = headers.get(header::CONTENT_TYPE) else {
-        return unsupported(format!("the content type is missing; this call takes {wanted}"));
+        return unsupported(format!("the content type is missing; this call takes {takes}"));
     };
     let given = value.to_str().unwrap_or_default();
     let essence = given.split(';').next().unwrap_or_default().trim();
-    if essence.eq_ignore_ascii_case(wanted) {
+    if wanted.iter().any(|kind| essence.eq_ignore_ascii_case(kind)) {
         Ok(())
     } else {
-        unsupported(format!("this call takes {wanted}, not {essence:?}"))
+        unsupported(format!("this call takes {takes}, not {essence:?}"))
     }
 }
 
@@ -171,12 +172,12 @@ mod tests {
             headers.insert(header::CONTENT_TYPE, value.parse().unwrap());
             headers
         };
-        assert!(expect_type(&headers("Application/JSON; charset=utf-8"), "application/json").is_ok());
+        assert!(expect_type(&headers("Application/JSON; charset=utf-8"), &["application/json"]).is_ok());
         for bad in ["text/plain", "application/jsonx", ""] {
-            let refusal = expect_type(&headers(bad), "application/json").unwrap_err();
+            let refusal = expect_type(&headers(bad), &["application/json"]).unwrap_err();
             assert_eq!(refusal.0.code, Code::UnsupportedMediaType, "{bad}");
         }
-        assert!(expect_type(&HeaderMap::new(), "application/json").is_err());
+        assert!(expect_type(&HeaderMap::new(), &["application/json"]).is_err());
     }
 
     #[test]

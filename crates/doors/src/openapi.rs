@@ -90,8 +90,10 @@ fn operation(call: &Call, schemas: &mut Schemas) -> Value {
             let content = json!({ "application/json": { "schema": reference(&of(schemas)) } });
             operation["requestBody"] = json!({ "required": true, "content": content });
         }
-        Takes::Bytes(kind) => {
-            let content = json!({ *kind: { "schema": { "type": "string", "format": "binary" } } });
+        Takes::Bytes(kinds) => {
+            let bytes = || json!({ "schema": { "type": "string", "format": "binary" } });
+            let content: Map<String, Value> =
+                kinds.iter().map(|kind| ((*kind).to_owned(), bytes())).collect();
             operation["requestBody"] = json!({ "required": true, "content": content });
         }
     }
@@ -142,12 +144,13 @@ fn responses(call: &Call, schemas: &mut Schemas) -> Value {
             (*status, json!({ "application/json": { "schema": reference(&of(schemas)) } }))
         }
         Gives::Object => (200, json!({ "application/json": { "schema": { "type": "object" } } })),
-        Gives::Stream => (200, json!({ "text/event-stream": { "schema": { "type": "string" } } })),
+        // OpenAPI 3.1 has no schema for a stream's events; the description says what they are.
+        Gives::Stream => (200, json!({ "text/event-stream": {} })),
         Gives::JsonOrStream(of) => (
             200,
             json!({
                 "application/json": { "schema": reference(&of(schemas)) },
-                "text/event-stream": { "schema": { "type": "string" } },
+                "text/event-stream": {},
             }),
         ),
         Gives::Text(kind) => {

@@ -285,9 +285,8 @@ impl Auditor<'_> {
         seen: &mut Seen,
     ) -> Result<(), (Option<Seq>, Flaw)> {
         let start = *next;
-        let failed = |error: rusqlite::Error| {
-            (u64::try_from(start).ok(), Flaw::Unreadable(error.to_string()))
-        };
+        let failed =
+            |error: rusqlite::Error| (u64::try_from(start).ok(), Flaw::Unreadable(error.to_string()));
         let mut select = self
             .db
             .prepare_cached(
@@ -295,8 +294,7 @@ impl Auditor<'_> {
                  WHERE session_no = ?1 AND seq >= ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4",
             )
             .map_err(failed)?;
-        let mut rows =
-            select.query(params![chain.no, start, chain.head_seq, STEP]).map_err(failed)?;
+        let mut rows = select.query(params![chain.no, start, chain.head_seq, STEP]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
             let seq: i64 = row.get(0).map_err(failed)?;
             let at = u64::try_from(*next).ok();
@@ -315,13 +313,7 @@ impl Auditor<'_> {
         Ok(())
     }
 
-    fn event(
-        &self,
-        row: &Row<'_>,
-        seq: i64,
-        previous: &Hash,
-        seen: &mut Seen,
-    ) -> Result<(Hash, i64), Flaw> {
+    fn event(&self, row: &Row<'_>, seq: i64, previous: &Hash, seen: &mut Seen) -> Result<(Hash, i64), Flaw> {
         let failed = |error: rusqlite::Error| Flaw::Unreadable(error.to_string());
         let text = |column: usize| -> Result<String, Flaw> { row.get(column).map_err(failed) };
         let body_hash: Vec<u8> = row.get(6).map_err(failed)?;
@@ -355,12 +347,11 @@ impl Auditor<'_> {
             (Some(salt), Some(body), None) => chain::body_hash(&salt, body),
             (Some(salt), None, Some(address)) => {
                 let mut hasher = chain::body_hasher(&salt);
-                let mut file = File::open(blobs::path_in(self.dir, &address)).map_err(|error| {
-                    match error.kind() {
+                let mut file =
+                    File::open(blobs::path_in(self.dir, &address)).map_err(|error| match error.kind() {
                         io::ErrorKind::NotFound => Flaw::BlobMissing,
                         _ => Flaw::Unreadable(error.to_string()),
-                    }
-                })?;
+                    })?;
                 hasher.update_reader(&mut file).map_err(|error| Flaw::Unreadable(error.to_string()))?;
                 *hasher.finalize().as_bytes()
             }

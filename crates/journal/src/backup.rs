@@ -62,7 +62,8 @@ pub fn restore(from: &Path, dir: &Path, progress: &mut dyn FnMut(Progress)) -> R
     if dir.join(DATABASE_FILE).exists() || holds_blobs {
         return Err(BackupError::HoldsData { dir: dir.to_owned() });
     }
-    let report = audit::verify(from, None, &mut |audit| progress(Progress::Verified { events: audit.events }))?;
+    let report =
+        audit::verify(from, None, &mut |audit| progress(Progress::Verified { events: audit.events }))?;
     if let Some(first) = report.breaks.first() {
         return Err(BackupError::Broken { first: first.to_string() });
     }
@@ -136,7 +137,8 @@ fn copy(dir: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(),
 
 fn copy_database(dir: &Path, target: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(), BackupError> {
     let source = schema::open_read_only(dir)?;
-    let broken = |error: rusqlite::Error| BackupError::Open(schema::open_error(&dir.join(DATABASE_FILE), &error));
+    let broken =
+        |error: rusqlite::Error| BackupError::Open(schema::open_error(&dir.join(DATABASE_FILE), &error));
     // Held until the copy is done: every step sees the same snapshot, whatever the server writes.
     let snapshot = source.unchecked_transaction().map_err(broken)?;
     let mut copy = Connection::open(target).map_err(broken)?;
@@ -169,9 +171,8 @@ fn copy_blobs(
 ) -> Result<(), BackupError> {
     let broken = |error: rusqlite::Error| BackupError::Open(schema::open_error(database, &error));
     let db = Connection::open(database).map_err(broken)?;
-    let total: i64 = db
-        .query_row("SELECT count(DISTINCT hash) FROM blob_refs", [], |row| row.get(0))
-        .map_err(broken)?;
+    let total: i64 =
+        db.query_row("SELECT count(DISTINCT hash) FROM blob_refs", [], |row| row.get(0)).map_err(broken)?;
     let total = u64::try_from(total).unwrap_or(0);
     let mut done = 0;
     let mut after: Vec<u8> = Vec::new();

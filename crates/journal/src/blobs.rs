@@ -301,13 +301,13 @@ impl BlobBench {
                 }
                 Err(StoreFailure::Write(error)) => {
                     tracing::error!(%error, session = %job.lane.session, "a blob cannot be written");
-                    self.lanes.end(&job.lane, End::Lost(format!("a large body cannot be written: {error}")));
+                    self.lanes.end(&job.lane, &End::Lost(format!("a large body cannot be written: {error}")));
                     return;
                 }
                 Err(StoreFailure::Sync(error)) => {
                     let why = format!("a blob cannot be synced: {error}");
                     faults::stop(self.faults.as_ref(), &why);
-                    self.lanes.end(&job.lane, End::Lost(why));
+                    self.lanes.end(&job.lane, &End::Lost(why));
                     return;
                 }
             }

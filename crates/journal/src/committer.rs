@@ -117,7 +117,9 @@ impl Committer {
                     faults::stop(self.desk.faults.as_ref(), &why);
                     return self.break_down(commit, why);
                 }
-                Err(StoreError::Damaged(why) | StoreError::Failed(why)) => return self.break_down(commit, why),
+                Err(StoreError::Damaged(why) | StoreError::Failed(why)) => {
+                    return self.break_down(commit, why);
+                }
             }
         }
     }
@@ -130,25 +132,25 @@ impl Committer {
     fn publish(&mut self, commit: Commit, verdicts: Verdicts, took: Duration) {
         // Before the next commit can name one of them again.
         self.desk.blobs.collect(&verdicts.orphans);
-        let (mut events, mut bytes) = (0, 0);
+        // Counted before anybody is told, so that whoever was told finds it counted.
+        let (events, bytes) = stored_in(&commit, &verdicts);
+        self.desk.counts.committed(events, bytes, took);
         let mut batches = Vec::with_capacity(commit.shares.len());
         for (share, verdict) in commit.shares.into_iter().zip(verdicts.shares) {
             self.unpin(&share);
             match verdict {
                 Verdict::Stored { no } => {
-                    events += share.added.iter().map(|added| added.records.len()).sum::<usize>();
-                    bytes += share.weight;
                     self.stored(&share, no);
                     batches.push(share);
                 }
                 Verdict::Removed => {
-                    self.desk.lanes.end(&share.lane, End::Removed);
+                    self.desk.lanes.end(&share.lane, &End::Removed);
                     self.desk.hubs.removed(share.lane.session);
                     reply(share, Ok(()));
                 }
-                Verdict::Fenced => self.end(share, End::Fenced),
-                Verdict::Conflict => self.end(share, End::Conflict),
-                Verdict::Refused(why) => self.end(share, End::Lost(why)),
+                Verdict::Fenced => self.end(share, &End::Fenced),
+                Verdict::Conflict => self.end(share, &End::Conflict),
+                Verdict::Refused(why) => self.end(share, &End::Lost(why)),
             }
         }
         for (request, result) in commit.requests.into_iter().zip(verdicts.requests) {
@@ -157,21 +159,21 @@ impl Committer {
         for share in batches {
             self.desk.hubs.publish(share.lane.session, || take_events(share));
         }
-        self.desk.counts.committed(events, bytes, took);
     }
 
     fn stored(&self, share: &Share, no: i64) {
         let lane = &share.lane;
         lane.no.store(no, Relaxed);
-        let _ = lane.pending.fetch_update(Relaxed, Relaxed, |pending| Some(pending.saturating_sub(share.weight)));
+        let _ =
+            lane.pending.fetch_update(Relaxed, Relaxed, |pending| Some(pending.saturating_sub(share.weight)));
         if let Some(added) = share.added.last() {
             lane.durable.send_replace(crate::Durable::Upto(added.head.seq));
         }
     }
 
-    fn end(&self, share: Share, end: End) {
+    fn end(&self, share: Share, end: &End) {
         tracing::warn!(session = %share.lane.session, ?end, "a writer was ended");
-        self.desk.lanes.end(&share.lane, end.clone());
+        self.desk.lanes.end(&share.lane, end);
         reply(share, Err(end.refusal()));
     }
 
@@ -193,7 +195,7 @@ impl Committer {
     fn refuse(&self, commit: Commit, why: &str) {
         for share in commit.shares {
             self.unpin(&share);
-            self.end(share, End::Lost(why.to_owned()));
+            self.end(share, &End::Lost(why.to_owned()));
         }
         for request in commit.requests {
             let _ = request.reply.send(Err(WriteError::Storage(why.to_owned())));
@@ -223,6 +225,18 @@ impl Committer {
             }
         }
     }
+}
+
+/// Events and bytes of the shares that were stored.
+fn stored_in(commit: &Commit, verdicts: &Verdicts) -> (usize, usize) {
+    let stored = commit
+        .shares
+        .iter()
+        .zip(&verdicts.shares)
+        .filter(|(_, verdict)| matches!(verdict, Verdict::Stored { .. }))
+        .flat_map(|(share, _)| &share.added)
+        .flat_map(|added| &added.records);
+    stored.fold((0, 0), |(events, bytes), record| (events + 1, bytes + record.event.body.len()))
 }
 
 fn reply(share: Share, result: Result<(), WriteError>) {

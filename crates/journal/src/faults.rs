@@ -80,7 +80,10 @@ impl Faults {
 /// Ends the process: after a failed fsync nobody can say what is on disk, and only a new start, which reads it
 /// again, can. With faults in hand the test is told instead.
 pub(crate) fn stop(faults: Option<&Faults>, why: &str) {
-    tracing::error!(why, "the disk failed to confirm a write; stopping so that nothing unconfirmed is acknowledged");
+    tracing::error!(
+        why,
+        "writes cannot be confirmed any more; stopping, so that nothing unconfirmed is acknowledged"
+    );
     match faults {
         Some(faults) => {
             faults.hand.stopped.send_replace(Some(why.to_owned()));

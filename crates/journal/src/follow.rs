@@ -202,3 +202,53 @@ impl Follower {
 fn closed() -> ReadError {
     ReadError::Storage("the store is closed".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Journal, Options};
+    use bytes::Bytes;
+    use protocol::{Actor, EventKind, Timestamp};
+
+    fn batch(first: Seq, last: Seq, bytes: usize) -> Arc<Batch> {
+        let event = |seq| StoredEvent {
+            seq,
+            at: Timestamp::default(),
+            actor: Actor::System,
+            kind: EventKind::Notice,
+            version: 1,
+            body: Bytes::from(vec![b'x'; bytes]),
+        };
+        Arc::new(Batch::new(SessionId::new(), (first..=last).map(event).collect()))
+    }
+
+    #[test]
+    fn recent_batches_are_found_by_seq_and_bounded() {
+        let mut recent = Recent::default();
+        for first in (1..).step_by(3).take(TAIL_BATCHES + 10) {
+            recent.push(batch(first, first + 2, 1));
+        }
+        assert_eq!(recent.batches.len(), TAIL_BATCHES);
+        assert!(recent.after(0).is_none(), "fell out of the window");
+        assert_eq!(recent.after(30).unwrap().first_seq(), 31);
+        assert_eq!(recent.after(31).unwrap().first_seq(), 31, "in the middle of one");
+        assert!(recent.after(3 * (TAIL_BATCHES as u64 + 10)).is_none(), "at the tail");
+        recent.push(batch(1_000, 1_000, 2 * TAIL_BYTES));
+        assert_eq!(recent.batches.len(), 1, "the newest stays, whatever its size");
+    }
+
+    #[tokio::test]
+    async fn a_hub_lives_as_long_as_its_followers() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { dir: dir.path().to_owned(), reserve_bytes: 0, low_water_bytes: 0 };
+        let journal = Journal::open(options).unwrap();
+        let session = SessionId::new();
+        let (one, two) = (journal.follow(session, 0), journal.follow(session, 5));
+        let hubs = one.core.hubs().clone();
+        assert_eq!(hubs.count(), 1);
+        drop(one);
+        assert_eq!(hubs.count(), 1);
+        drop(two);
+        assert_eq!(hubs.count(), 0);
+    }
+}

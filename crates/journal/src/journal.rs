@@ -19,10 +19,7 @@ use crate::{
         sqlite::{FIRST_EPOCH, SqliteReader, SqliteStore},
     },
 };
-use protocol::{
-    AgentName, CredentialId, KeyId, Seq, SessionId, SessionRef, Tenant,
-    limits::PAGE_EVENTS,
-};
+use protocol::{AgentName, CredentialId, KeyId, Seq, SessionId, SessionRef, Tenant, limits::PAGE_EVENTS};
 use std::{
     fs::{File, TryLockError},
     io,
@@ -131,22 +128,21 @@ impl Core {
 
     pub(crate) async fn page(&self, session: SessionId, after: Seq, limit: usize) -> Result<Page, ReadError> {
         let blobs = self.desk.blobs.clone();
-        self.readers
-            .run(move |reader| {
-                let first = read_page(reader, &blobs, session, after, limit);
-                match first {
-                    // A session removed in between takes its blobs with it: the second look says so.
-                    Err(ReadError::Storage(_)) => read_page(reader, &blobs, session, after, limit),
-                    other => other,
-                }
-            })
-            .await
+        self.readers.run(move |reader| look_twice(|| read_page(reader, &blobs, session, after, limit))).await
     }
 
     async fn ask(&self, change: Change) -> Result<Outcome, WriteError> {
         let (reply, answer) = oneshot::channel();
         self.desk.lanes.request(Request { change, reply })?;
         answer.await.unwrap_or(Err(WriteError::Closed))
+    }
+}
+
+/// A session removed between its row and its blob takes the blob with it: the second look says so.
+fn look_twice<T>(mut look: impl FnMut() -> Result<T, ReadError>) -> Result<T, ReadError> {
+    match look() {
+        Err(ReadError::Storage(_)) => look(),
+        other => other,
     }
 }
 
@@ -200,7 +196,7 @@ impl Journal {
         let lock = take_lock(&dir)?;
         let failed = |error: io::Error| OpenError::io(&dir, &error);
         let gauge = Arc::new(Gauge::open(&dir, options.reserve_bytes, options.low_water_bytes));
-        let store = SqliteStore::open(&dir, gauge.clone(), tuning.faults.clone())?;
+        let store = open_store(&dir, &gauge, tuning.faults.as_ref())?;
         let desk = Desk {
             lanes: Arc::new(Lanes::new()),
             hubs: Arc::default(),
@@ -217,7 +213,9 @@ impl Journal {
         })
         .map_err(failed)?;
         let committer = Committer::new(desk.clone(), Box::new(store));
-        let committer = spawn("outlast-commit", move || committer.run()).map_err(failed)?;
+        let faults = desk.faults.clone();
+        let committer =
+            spawn("outlast-commit", move || run_committer(committer, faults.as_ref())).map_err(failed)?;
         let stop_sweep = Arc::new(AtomicBool::new(false));
         let (wake_sweep, wake) = mpsc::channel();
         let sweep = {
@@ -342,12 +340,10 @@ impl Journal {
     /// One event, whole.
     pub async fn event(&self, session: SessionId, seq: Seq) -> Result<Option<StoredEvent>, ReadError> {
         let blobs = self.core.desk.blobs.clone();
-        self.core
-            .readers
-            .run(move |reader| {
-                reader.event(session, seq)?.map(|found| whole(found, &blobs)).transpose()
-            })
-            .await
+        let look = move |reader: &mut dyn Reader| {
+            look_twice(|| reader.event(session, seq)?.map(|found| whole(found, &blobs)).transpose())
+        };
+        self.core.readers.run(look).await
     }
 
     pub fn follow(&self, session: SessionId, after: Seq) -> Follower {
@@ -442,6 +438,24 @@ impl Journal {
     }
 }
 
+/// Even opening needs a little room: on a full disk, the reserve's.
+fn open_store(dir: &Path, gauge: &Arc<Gauge>, faults: Option<&Faults>) -> Result<SqliteStore, OpenError> {
+    match SqliteStore::open(dir, gauge.clone(), faults.cloned()) {
+        Err(OpenError::Io { .. }) if gauge.is_full() => {
+            gauge.release();
+            SqliteStore::open(dir, gauge.clone(), faults.cloned())
+        }
+        other => other,
+    }
+}
+
+/// A committer that panics must not leave writers waiting for ever, nor half a batch published.
+fn run_committer(committer: Committer, faults: Option<&Faults>) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| committer.run())).is_err() {
+        crate::faults::stop(faults, "the committer panicked");
+    }
+}
+
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(run)
 }
@@ -451,11 +465,9 @@ fn sweep(blobs: &Blobs, dir: &Path, wake: &mpsc::Receiver<()>, stop: &AtomicBool
     if wake.recv_timeout(SWEEP_AFTER) != Err(mpsc::RecvTimeoutError::Timeout) {
         return;
     }
-    let swept = SqliteReader::open(dir)
-        .map_err(|error| ReadError::Storage(error.to_string()))
-        .and_then(|mut reader| {
-            blobs.sweep(stop, |address| crate::store::Events::has_blob(&mut reader, address))
-        });
+    let swept = SqliteReader::open(dir).map_err(|error| ReadError::Storage(error.to_string())).and_then(
+        |mut reader| blobs.sweep(stop, |address| crate::store::Events::has_blob(&mut reader, address)),
+    );
     match swept {
         Ok(0) => {}
         Ok(count) => tracing::info!(count, "blobs that no event names were removed"),

@@ -78,9 +78,10 @@ pub(crate) enum Entry {
 impl Entry {
     fn is_ready(&self) -> bool {
         match self {
-            Self::Add(added) => {
-                added.records.iter().all(|record| record.blob.as_ref().is_none_or(|blob| blob.get().is_some()))
-            }
+            Self::Add(added) => added
+                .records
+                .iter()
+                .all(|record| record.blob.as_ref().is_none_or(|blob| blob.get().is_some())),
             Self::Remove(_) => true,
         }
     }
@@ -158,6 +159,7 @@ impl Lane {
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) lane: Arc<Lane>,
+    #[expect(clippy::vec_box, reason = "moved under the lock, as pointers, from a queue of boxes")]
     pub(crate) added: Vec<Box<Added>>,
     pub(crate) removal: Option<Box<Removal>>,
     pub(crate) weight: usize,
@@ -317,7 +319,7 @@ impl Lanes {
     }
 
     /// Ends a lane: what it still holds is refused, and its writer is told.
-    pub(crate) fn end(&self, lane: &Lane, end: End) {
+    pub(crate) fn end(&self, lane: &Lane, end: &End) {
         let mut state = lock(&self.state);
         let mut queue = lock(&lane.queue);
         state.outstanding -= queue.entries.len();
@@ -500,7 +502,7 @@ mod tests {
         let lanes = Lanes::new();
         let lane = lane();
         lanes.push(&lane, added(1, None)).unwrap();
-        lanes.end(&lane, End::Fenced);
+        lanes.end(&lane, &End::Fenced);
         assert!(matches!(lanes.push(&lane, added(1, None)), Err(WriteError::Fenced)));
         assert_eq!(*lane.durable.borrow(), Durable::Fenced);
     }

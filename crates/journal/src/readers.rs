@@ -17,12 +17,7 @@ pub(crate) struct Readers {
 impl Readers {
     pub(crate) fn new(count: usize, open: Open) -> Self {
         let count = count.max(1);
-        Self {
-            count,
-            permits: Arc::new(Semaphore::new(count)),
-            idle: Arc::default(),
-            open: Arc::new(open),
-        }
+        Self { count, permits: Arc::new(Semaphore::new(count)), idle: Arc::default(), open: Arc::new(open) }
     }
 
     pub(crate) async fn run<T: Send + 'static>(

@@ -12,10 +12,7 @@ use protocol::{
     Actor, SCHEMA_VERSION, Seq, SessionId, Timestamp,
     limits::{EVENT_BYTES, INLINE_BODY_BYTES},
 };
-use std::sync::{
-    Arc, OnceLock,
-    atomic::Ordering::Relaxed,
-};
+use std::sync::{Arc, OnceLock, atomic::Ordering::Relaxed};
 use tokio::sync::{oneshot, watch};
 
 /// What an event weighs beside its body: envelope, hashes, and the memory they take while they wait.
@@ -94,7 +91,11 @@ impl Writer {
             let record = self.record(&mut head, event.actor, event.kind, event.body.into())?;
             weight += record.event.body.len() + EVENT_OVERHEAD;
             if let Some(slot) = &record.blob {
-                jobs.push(Job { lane: self.lane.clone(), body: record.event.body.clone(), slot: slot.clone() });
+                jobs.push(Job {
+                    lane: self.lane.clone(),
+                    body: record.event.body.clone(),
+                    slot: slot.clone(),
+                });
             }
             records.push(record);
         }

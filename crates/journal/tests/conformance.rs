@@ -1,4 +1,10 @@
 //! What every store must do, written against the face alone. A second store adds a line at the end.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test that breaks should stop; clippy knows helpers of tests only inside test functions"
+)]
 
 mod support;
 
@@ -224,8 +230,7 @@ async fn aliases_belong_to_one_session_of_a_tenant(home: &dyn Home) {
     let journal = home.open();
     let alias = Alias::new("main").unwrap();
     let begin = |tenant: Tenant| {
-        let mut writer =
-            journal.begin(NewSession { alias: Some(alias.clone()), tenant, ..new_session() });
+        let mut writer = journal.begin(NewSession { alias: Some(alias.clone()), tenant, ..new_session() });
         writer.append(notes(1..=1)).unwrap();
         writer
     };
@@ -301,7 +306,8 @@ async fn lists_are_filtered_and_paged_newest_first(home: &dyn Home) {
         let agent = agent.map(|name| AgentName::new(name).unwrap());
         for kind in [None, Some(SessionKind::Agent), Some(SessionKind::Shell)] {
             for status in [None, Some(Status::Active), Some(Status::Ended), Some(Status::Paused)] {
-                let filter = SessionQuery { agent: agent.clone(), kind, status, ..query(Tenant::default_tenant()) };
+                let filter =
+                    SessionQuery { agent: agent.clone(), kind, status, ..query(Tenant::default_tenant()) };
                 let expected: Vec<_> = all
                     .iter()
                     .filter(|row| agent.is_none() || row.1 == agent)

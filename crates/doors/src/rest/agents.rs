@@ -18,7 +18,8 @@ use protocol::{AgentName, Code, DeployAgent, Fault, Scope, Tenant};
 use session::Caller;
 use std::sync::Arc;
 
-pub(crate) const TAR: &str = "application/x-tar";
+/// A tar under its own name, or as bytes that a client has no name for.
+pub(crate) const TAR: &[&str] = &["application/x-tar", "application/octet-stream"];
 
 pub(crate) async fn deploy(
     State(door): State<Arc<Shared>>,

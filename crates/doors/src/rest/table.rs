@@ -55,7 +55,7 @@ pub(crate) enum Pace {
 pub(crate) enum Takes {
     Nothing,
     Json(SchemaOf),
-    Bytes(&'static str),
+    Bytes(&'static [&'static str]),
 }
 
 pub(crate) enum Gives {

@@ -54,13 +54,16 @@ async fn nothing_but_health_answers_a_stranger() {
     server.stop().await;
 }
 
+/// Method, path, headers, body; the status and words of the refusal.
+type Bad<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);
+
 #[tokio::test]
 async fn bad_requests_are_told_what_is_wrong() {
     let server = Server::start().await;
     let id = server.session().await;
     let events = format!("/api/sessions/{id}/events");
     let json = ("content-type", "application/json");
-    let table: &[(&str, &str, &[(&str, &str)], &[u8], u16, &str)] = &[
+    let table: &[Bad<'_>] = &[
         ("POST", "/api/sessions", &[json], b"{}", 400, "`agent` is missing"),
         ("POST", "/api/sessions", &[json], b"{\"agent\":\"nobody\"}", 404, "nobody"),
         ("POST", "/api/sessions", &[json], b"{", 400, "not JSON"),

@@ -37,7 +37,9 @@ pub(crate) struct Verdicts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Stored under this row key.
-    Stored { no: i64 },
+    Stored {
+        no: i64,
+    },
     Removed,
     Fenced,
     /// The id or the alias is taken.

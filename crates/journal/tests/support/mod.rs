@@ -5,53 +5,53 @@ use outlast_journal::*;
 use protocol::*;
 use std::path::{Path, PathBuf};
 
-pub struct Store {
-    pub dir: tempfile::TempDir,
-    pub faults: Faults,
+pub(crate) struct Store {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) faults: Faults,
 }
 
 impl Store {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap(), faults: Faults::default() }
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    pub fn database(&self) -> PathBuf {
+    pub(crate) fn database(&self) -> PathBuf {
         self.path().join("outlast.db")
     }
 
-    pub fn open(&self) -> Journal {
+    pub(crate) fn open(&self) -> Journal {
         self.try_open().unwrap()
     }
 
-    pub fn try_open(&self) -> Result<Journal, OpenError> {
+    pub(crate) fn try_open(&self) -> Result<Journal, OpenError> {
         let tuning = Tuning { faults: Some(self.faults.clone()), ..Tuning::default() };
         Journal::open_with(options(self.path()), tuning)
     }
 
     /// A connection of the test's own, to tamper with.
-    pub fn tamper(&self, sql: &str) {
+    pub(crate) fn tamper(&self, sql: &str) {
         let db = rusqlite::Connection::open(self.database()).unwrap();
         assert!(db.execute(sql, []).unwrap() > 0, "{sql} changed nothing");
     }
 
-    pub fn verify(&self) -> Audit {
+    pub(crate) fn verify(&self) -> Audit {
         verify(self.path(), None, &mut |_| {}).unwrap()
     }
 }
 
-pub fn options(dir: &Path) -> Options {
+pub(crate) fn options(dir: &Path) -> Options {
     Options { dir: dir.to_owned(), reserve_bytes: 0, low_water_bytes: 0 }
 }
 
-pub fn tenant(name: &str) -> Tenant {
+pub(crate) fn tenant(name: &str) -> Tenant {
     Tenant::new(name).unwrap()
 }
 
-pub fn new_session() -> NewSession {
+pub(crate) fn new_session() -> NewSession {
     let id = SessionId::new();
     NewSession {
         id,
@@ -68,7 +68,7 @@ pub fn new_session() -> NewSession {
     }
 }
 
-pub fn state(status: Status, live: bool) -> SessionState {
+pub(crate) fn state(status: Status, live: bool) -> SessionState {
     SessionState {
         status,
         status_reason: None,
@@ -80,52 +80,47 @@ pub fn state(status: Status, live: bool) -> SessionState {
     }
 }
 
-pub fn note(text: &str) -> NewEvent {
+pub(crate) fn note(text: &str) -> NewEvent {
     let body = Body::from(Notice { level: Level::Info, text: text.to_owned() });
     NewEvent { actor: Actor::System, kind: body.kind(), body: body.encode().unwrap() }
 }
 
 /// An event whose body has about this many bytes.
-pub fn large(bytes: usize) -> NewEvent {
+pub(crate) fn large(bytes: usize) -> NewEvent {
     note(&"x".repeat(bytes))
 }
 
-pub fn append(events: Vec<NewEvent>) -> Append {
+pub(crate) fn append(events: Vec<NewEvent>) -> Append {
     Append { at: Timestamp::from_millis(3_000), events, ..Append::default() }
 }
 
-pub fn notes(range: std::ops::RangeInclusive<u64>) -> Append {
+pub(crate) fn notes(range: std::ops::RangeInclusive<u64>) -> Append {
     append(range.map(|n| note(&n.to_string())).collect())
 }
 
 /// Waits until everything appended so far is durable.
-pub async fn settled(writer: &Writer) -> Durable {
+pub(crate) async fn settled(writer: &Writer) -> Durable {
     let wanted = writer.last_seq();
     let mut durable = writer.durable();
-    let last = durable
-        .wait_for(|durable| !matches!(durable, Durable::Upto(seq) if *seq < wanted))
-        .await
-        .unwrap()
-        .clone();
-    last
+    durable.wait_for(|durable| !matches!(durable, Durable::Upto(seq) if *seq < wanted)).await.unwrap().clone()
 }
 
 /// A session with these many events.
-pub async fn session_with(journal: &Journal, count: u64) -> Writer {
+pub(crate) async fn session_with(journal: &Journal, count: u64) -> Writer {
     let mut writer = journal.begin(new_session());
     writer.append(Append { state: Some(state(Status::Active, true)), ..notes(1..=count) }).unwrap();
     assert_eq!(settled(&writer).await, Durable::Upto(count));
     writer
 }
 
-pub fn text(event: &StoredEvent) -> String {
+pub(crate) fn text(event: &StoredEvent) -> String {
     match event.decode().unwrap() {
         Body::Notice(notice) => notice.text,
         other => panic!("{other:?}"),
     }
 }
 
-pub async fn read_all(journal: &Journal, session: SessionId) -> Vec<String> {
+pub(crate) async fn read_all(journal: &Journal, session: SessionId) -> Vec<String> {
     let mut texts = Vec::new();
     loop {
         let page = journal.read(session, texts.len() as u64, 100).await.unwrap();
@@ -136,6 +131,24 @@ pub async fn read_all(journal: &Journal, session: SessionId) -> Vec<String> {
     }
 }
 
-pub fn numbers(range: std::ops::RangeInclusive<u64>) -> Vec<String> {
+pub(crate) fn numbers(range: std::ops::RangeInclusive<u64>) -> Vec<String> {
     range.map(|n| n.to_string()).collect()
+}
+
+/// The files of all blobs.
+pub(crate) fn blobs(store: &Store) -> Vec<PathBuf> {
+    let files = |path: &Path| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    files(&store.path().join("blobs")).flat_map(|folder| files(&folder).collect::<Vec<_>>()).collect()
+}
+
+/// Looks again and again until it is so. For states that nothing announces.
+pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let mut tick = tokio::time::interval(std::time::Duration::from_millis(5));
+    for _ in 0..6_000 {
+        if is_so() {
+            return;
+        }
+        tick.tick().await;
+    }
+    panic!("it never came to: {what}");
 }

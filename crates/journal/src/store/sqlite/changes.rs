@@ -71,7 +71,13 @@ impl SqliteStore {
             .prepare_cached(
                 "INSERT INTO agents (tenant_no, name, version, digest, doc) VALUES (?1, ?2, ?3, ?4, ?5)",
             )?
-            .execute(params![tenant, row.agent.name.as_str(), int(row.agent.version.into()), row.digest, doc])?;
+            .execute(params![
+                tenant,
+                row.agent.name.as_str(),
+                int(row.agent.version.into()),
+                row.digest,
+                doc
+            ])?;
         Ok(Ok(Outcome::Done))
     }
 

@@ -95,7 +95,8 @@ impl Checkpointer {
         // The thread is copying: it takes work off this one. The next commit looks again.
         let Ok(_busy) = self.shared.busy.try_lock() else { return Ok(()) };
         db.busy_timeout(PATIENCE)?;
-        let result = db.pragma_update_and_check(None, "wal_checkpoint", "TRUNCATE", |row| row.get::<_, i64>(0));
+        let result =
+            db.pragma_update_and_check(None, "wal_checkpoint", "TRUNCATE", |row| row.get::<_, i64>(0));
         db.busy_timeout(BUSY)?;
         match result {
             Ok(0) => {

@@ -131,7 +131,12 @@ impl SqliteStore {
             .db
             .prepare_cached("SELECT no, tenant_no, first_seq, head_seq FROM sessions WHERE id = ?1")?
             .query_row([session.uuid().as_bytes()], |row| {
-                Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?, row.get::<_, i64>(3)?))
+                Ok((
+                    row.get::<_, i64>(0)?,
+                    row.get::<_, i64>(1)?,
+                    row.get::<_, i64>(2)?,
+                    row.get::<_, i64>(3)?,
+                ))
             })
             .optional()?;
         let Some((no, tenant, first, head)) = row else { return Ok(Err(WriteError::NotFound)) };
@@ -151,7 +156,9 @@ impl SqliteStore {
         );
         self.delete_before(no, end, &mut tally.orphans)?;
         self.db
-            .prepare_cached("UPDATE sessions SET first_seq = ?2, base_hash = ?3, bytes = bytes - ?4 WHERE no = ?1")?
+            .prepare_cached(
+                "UPDATE sessions SET first_seq = ?2, base_hash = ?3, bytes = bytes - ?4 WHERE no = ?1",
+            )?
             .execute(params![no, end, base, bytes])?;
         let usage = tally.usage.entry(tenant).or_default();
         usage.events -= end - first;
@@ -179,7 +186,9 @@ impl SqliteStore {
             .optional()?;
         let Some((id, no, tenant, size, blob)) = row else { return Ok(Err(WriteError::NotFound)) };
         self.db
-            .prepare_cached("UPDATE events SET body = NULL, salt = NULL, blob = NULL, size = 0 WHERE id = ?1")?
+            .prepare_cached(
+                "UPDATE events SET body = NULL, salt = NULL, blob = NULL, size = 0 WHERE id = ?1",
+            )?
             .execute([id])?;
         self.db
             .prepare_cached("UPDATE sessions SET bytes = bytes - ?2 WHERE no = ?1")?

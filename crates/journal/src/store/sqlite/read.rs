@@ -72,9 +72,8 @@ impl Events for SqliteReader {
     }
 
     fn has_blob(&mut self, address: &Address) -> Result<bool, ReadError> {
-        let read = || {
-            self.db.prepare_cached("SELECT 1 FROM blob_refs WHERE hash = ?1 LIMIT 1")?.exists([address])
-        };
+        let read =
+            || self.db.prepare_cached("SELECT 1 FROM blob_refs WHERE hash = ?1 LIMIT 1")?.exists([address]);
         read().map_err(|error| read_error(&error))
     }
 }
@@ -174,7 +173,8 @@ pub(super) fn uuid(row: &Row<'_>, column: usize) -> rusqlite::Result<Uuid> {
 }
 
 /// The columns of [`session_row`], in its order.
-pub(super) const SESSION_COLUMNS: &str = "s.no, s.id, t.name, s.kind, s.place, s.sandbox, s.agent, s.agent_version,
+pub(super) const SESSION_COLUMNS: &str =
+    "s.no, s.id, t.name, s.kind, s.place, s.sandbox, s.agent, s.agent_version,
     s.alias, s.created_at, s.parent, s.parent_seq, p.spec, s.status, s.status_reason, s.model, s.name,
     s.last_active_at, s.live, s.memo, s.first_seq, s.head_seq, s.epoch, s.head_hash, s.last_at";
 
@@ -224,8 +224,7 @@ pub(super) fn session_and_head(
     ))?
     .query_row([session.uuid().as_bytes()], |row| {
         let fixed = session_row(row)?;
-        let head =
-            Head { seq: fixed.last_seq, hash: row.get(23)?, at: Timestamp::from_millis(row.get(24)?) };
+        let head = Head { seq: fixed.last_seq, hash: row.get(23)?, at: Timestamp::from_millis(row.get(24)?) };
         Ok((row.get(0)?, fixed, head))
     })
     .optional()

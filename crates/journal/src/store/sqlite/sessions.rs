@@ -1,6 +1,6 @@
 //! A session's share of a commit: the lease check, the row, the events, the turns, and removal.
 
-use super::{SqliteStore, Tally, Usage, int, uint};
+use super::{SqliteStore, Tally, int, uint};
 use crate::{
     NewSession, SessionState, TurnRow,
     chain::{self, Tombstone},
@@ -52,7 +52,9 @@ impl SqliteStore {
             return Ok(*no);
         }
         self.db
-            .prepare_cached("INSERT INTO tenants (name, chain_hash) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING")?
+            .prepare_cached(
+                "INSERT INTO tenants (name, chain_hash) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING",
+            )?
             .execute(params![tenant.as_str(), chain::tenant_genesis(tenant.as_str())])?;
         let no = self
             .db
@@ -203,7 +205,12 @@ impl SqliteStore {
             .db
             .prepare_cached("SELECT head_seq, head_hash, first_seq, bytes FROM sessions WHERE no = ?1")?
             .query_row([no], |row| {
-                Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?, row.get::<_, i64>(2)?, row.get::<_, i64>(3)?))
+                Ok((
+                    row.get::<_, i64>(0)?,
+                    row.get::<_, Vec<u8>>(1)?,
+                    row.get::<_, i64>(2)?,
+                    row.get::<_, i64>(3)?,
+                ))
             })?;
         self.bury(session, tenant, removal, uint(last_seq), &last_hash)?;
         for sql in [
@@ -213,7 +220,7 @@ impl SqliteStore {
         ] {
             self.db.prepare_cached(sql)?.execute([no])?;
         }
-        let usage = tally.usage.entry(tenant).or_insert_with(Usage::default);
+        let usage = tally.usage.entry(tenant).or_default();
         usage.sessions -= 1;
         usage.events -= last_seq - first_seq + 1;
         usage.bytes -= bytes;

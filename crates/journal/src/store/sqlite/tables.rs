@@ -3,9 +3,7 @@
 
 use super::{
     int,
-    read::{
-        SESSION_COLUMNS, SqliteReader, read_error, session_and_head, session_row, uuid,
-    },
+    read::{SESSION_COLUMNS, SqliteReader, read_error, session_and_head, session_row, uuid},
     uint,
 };
 use crate::{
@@ -15,9 +13,7 @@ use crate::{
 use protocol::{
     AgentName, CredentialId, SessionId, SessionKind, SessionRef, Tenant, TurnId, limits::LIST_PAGE,
 };
-use rusqlite::{
-    OptionalExtension as _, Params, Row, ToSql, params, params_from_iter, types::FromSqlError,
-};
+use rusqlite::{OptionalExtension as _, Params, Row, ToSql, params, params_from_iter, types::FromSqlError};
 
 const TURN_COLUMNS: &str = "t.turn, t.client_id, t.digest, t.accepted_seq, t.started, t.ended_seq";
 const TENANT: &str = "(SELECT no FROM tenants WHERE name = ?1)";
@@ -154,7 +150,11 @@ impl Tables for SqliteReader {
     fn tenant_usage(&mut self, tenant: &Tenant) -> Result<TenantUsage, ReadError> {
         let sql = "SELECT sessions, events, bytes FROM tenants WHERE name = ?1";
         let usage = self.one(sql, [tenant.as_str()], |row| {
-            Ok(TenantUsage { sessions: uint(row.get(0)?), events: uint(row.get(1)?), bytes: uint(row.get(2)?) })
+            Ok(TenantUsage {
+                sessions: uint(row.get(0)?),
+                events: uint(row.get(1)?),
+                bytes: uint(row.get(2)?),
+            })
         })?;
         Ok(usage.unwrap_or_default())
     }
