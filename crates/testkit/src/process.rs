@@ -38,9 +38,24 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
+    run_in(Path::new("."), program, args, env).await
+}
+
+/// As [`run`], in a folder.
+pub async fn run_in<I, S>(
+    folder: &Path,
+    program: impl AsRef<OsStr>,
+    args: I,
+    env: &[(&str, &str)],
+) -> Result<Finished>
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
     let program = program.as_ref();
     let mut command = tokio::process::Command::from(command(program));
-    command.args(args).envs(env.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
+    command.args(args).envs(env.iter().copied());
+    command.current_dir(folder).stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(limits::RUN, command.output())
         .await
         .with_context(|| format!("{} did not end in {:?}", Path::new(program).display(), limits::RUN))?

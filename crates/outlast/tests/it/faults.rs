@@ -37,9 +37,12 @@ async fn an_agent_that_cannot_start_is_a_typed_error() {
     cannot_start(&http, "quits", &["3", "why it failed"]).await;
     deploy_script(&http, "killed", "kill -9 $$").await;
     cannot_start(&http, "killed", &["9"]).await;
-    deploy_script(&http, "refuses", r#"read line; echo '{"jsonrpc":"2.0","id":"?","error":{"code":-1,"message":"no"}}'; read line; exit 1"#)
-        .await;
-    cannot_start(&http, "refuses", &[]).await;
+    let answer = r#"{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"not today"}}\n"#;
+    let refuse = format!(
+        r#"read line; id=$(printf %s "$line" | sed 's/.*"id":\([^,}}]*\).*/\1/'); printf '{answer}' "$id"; exec cat"#
+    );
+    deploy_script(&http, "refuses", &refuse).await;
+    cannot_start(&http, "refuses", &["not today"]).await;
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ async fn schemathesis_finds_no_server_error() {
         Err(reason) => return skip("public_clients::schemathesis_finds_no_server_error", &reason),
     };
     let (mut server, http) = server().await;
-    let id = session(&http).await;
+    session(&http).await;
     let authorization = format!("Authorization: Bearer {}", server.key().unwrap());
     let schema = format!("{}/openapi.json", server.url().unwrap());
     let options = [
@@ -78,8 +78,14 @@ async fn schemathesis_finds_no_server_error() {
         "2",
         "--no-color",
     ];
-    let ended = run(python.with_file_name("schemathesis"), options, &[]).await.unwrap();
+    let hooks = [("SCHEMATHESIS_HOOKS", "hooks"), ("PYTHONPATH", SCRIPTS), ("PYTHONDONTWRITEBYTECODE", "1")];
+    let program = python.with_file_name("schemathesis");
+    let ended = run_in(server.scratch(), program, options, &hooks).await.unwrap();
     assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
     assert!(server.is_running());
+    // It may well have removed every session and agent that it found.
+    let program = serde_json::Value::String(PROGRAM.to_owned());
+    deploy(&http, "after", &format!("command = {program}\nargs = [\"demo-agent\"]\n")).await;
+    let id = session_of(&http, &serde_json::json!({"agent": "after"})).await;
     assert_eq!(text_of(&say(&http, &id, "echo unharmed").await), "unharmed");
 }

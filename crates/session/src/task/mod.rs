@@ -263,6 +263,8 @@ impl Task {
         cx.now = self.clock.read(Instant::now());
         let acp = occupant::Acp::begin(launched.begin, cx);
         self.memo.consumed = 0;
+        // Acknowledgements that still wait are about the output of the process before.
+        self.pending.retain(|(_, pend)| !matches!(pend, Pend::Forget(_)));
         self.occupied = Occupied::live(acp, launched.process, launched.slot, self.redactor.clone());
     }
 

@@ -101,15 +101,23 @@ impl World {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn wait_for(&self, wanted: &[Phase]) {
-        // The sender lives as long as the world, so this waits and never fails.
-        let _ = self.phase.subscribe().wait_for(|phase| wanted.contains(phase)).await;
+    /// Waits for a phase; the answer is the life of the server that it was seen in.
+    async fn enter(&self, wanted: &[Phase]) -> u64 {
+        loop {
+            // The sender lives as long as the world, so this waits and never fails.
+            let _ = self.phase.subscribe().wait_for(|phase| wanted.contains(phase)).await;
+            // In this order: the phase changes before the count, so a life read here is not yet over.
+            let life = self.life();
+            if wanted.contains(&*self.phase.borrow()) {
+                return life;
+            }
+        }
     }
 
     /// The server is about to be killed.
     pub(super) fn falls(&self) {
-        self.lives.fetch_add(1, Ordering::SeqCst);
         self.phase.send_replace(Phase::Down);
+        self.lives.fetch_add(1, Ordering::SeqCst);
     }
 
     fn life(&self) -> u64 {
@@ -138,8 +146,7 @@ impl World {
 /// Follows one session for ever, reconnecting with the last id as a browser would.
 pub(super) async fn follower(world: &World, session: &Watched) {
     loop {
-        world.wait_for(&[Phase::Open, Phase::Quiet]).await;
-        let life = world.life();
+        let life = world.enter(&[Phase::Open, Phase::Quiet]).await;
         let after = session.ledger().last_seen();
         let mut stream = match world.http.follow(&session.id, after).await {
             Ok(stream) => stream,
@@ -172,7 +179,7 @@ pub(super) async fn follower(world: &World, session: &Watched) {
 /// Sends prompts to one session for ever; repeats those that were not answered.
 pub(super) async fn writer(world: &World, session: &Watched, name: &str, mut rng: Rng) {
     for count in 0_u64.. {
-        world.wait_for(&[Phase::Open]).await;
+        let life = world.enter(&[Phase::Open]).await;
         let unanswered = own_prompts(session, name, |prompt| prompt.answered == Answered::Unknown);
         let again = if let Some(id) = unanswered.into_iter().next() {
             Some(id)
@@ -188,7 +195,7 @@ pub(super) async fn writer(world: &World, session: &Watched, name: &str, mut rng
             }
             None => new_prompt(session, format!("{name}-{count}"), &mut rng),
         };
-        send(world, session, &id, rng.chance(25)).await;
+        send(world, session, &id, Sending { life, hang_up: rng.chance(25) }).await;
     }
 }
 
@@ -218,11 +225,16 @@ fn new_prompt(session: &Watched, id: String, rng: &mut Rng) -> String {
     id
 }
 
+struct Sending {
+    /// The server's life in which it began.
+    life: u64,
+    hang_up: bool,
+}
+
 /// Sends a prompt and reads its stream to the end, or hangs up on it.
-async fn send(world: &World, session: &Watched, id: &str, hang_up: bool) {
+async fn send(world: &World, session: &Watched, id: &str, Sending { life, hang_up }: Sending) {
     let Some(prompt) = session.ledger().prompts().get(id).cloned() else { return };
     let body = json!({"content": prompt.text, "id": id, "onBusy": prompt.on_busy});
-    let life = world.life();
     let mut stream = match world.http.message(&session.id, &body).await {
         Ok(Opened::Stream(stream)) => stream,
         Ok(Opened::Refused(reply)) => return refused(world, session, id, &reply),
@@ -264,7 +276,7 @@ fn note(world: &World, session: &Watched, id: &str, answer: Answered) {
 /// Opens and ends sessions, and pauses, resumes and cancels the watched ones.
 pub(super) async fn mover(world: &World, mut rng: Rng) {
     loop {
-        world.wait_for(&[Phase::Open]).await;
+        world.enter(&[Phase::Open]).await;
         let watched = rng.pick(&world.sessions).map(|session| session.id.clone()).unwrap_or_default();
         let moved: Vec<String> = {
             let moved = world.moved();
