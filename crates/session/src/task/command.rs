@@ -103,7 +103,7 @@ impl Task {
             Command::Remove { actor, reply } => self.on_remove(actor, reply).await,
             Command::Configure { actor, request, reply } => self.on_configure(actor, request, reply),
             Command::Answer { actor, permission, answer, reply } => {
-                self.on_answer(actor, permission, answer, reply)
+                self.on_answer(actor, permission, answer, reply);
             }
             Command::Logs { reply } => {
                 let logs = match &self.occupied {

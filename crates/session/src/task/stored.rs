@@ -117,7 +117,7 @@ impl Task {
         }
         match self.state.status {
             Status::Active | Status::Starting => {
-                self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx)
+                self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx);
             }
             Status::Paused | Status::Error | Status::Ended => {}
         }
