@@ -14,7 +14,10 @@ mod handshake;
 mod notice;
 mod permission;
 mod rpc;
+mod saved;
 mod turn;
+
+pub use saved::Saved;
 
 use crate::{Cx, Redactor, Said};
 use handshake::Opening;

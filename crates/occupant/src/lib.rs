@@ -9,6 +9,6 @@ mod acp;
 mod cx;
 mod redact;
 
-pub use acp::{Acp, Begin};
+pub use acp::{Acp, Begin, Saved};
 pub use cx::{Cx, Drained, Effect, Said};
 pub use redact::Redactor;

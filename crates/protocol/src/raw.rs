@@ -24,6 +24,10 @@ impl Raw {
         self.0.get()
     }
 
+    pub fn as_raw(&self) -> &RawValue {
+        &self.0
+    }
+
     /// Reads the value as a typed one.
     pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.0.get())

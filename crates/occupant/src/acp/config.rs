@@ -7,7 +7,7 @@ use agent_client_protocol_schema::v1::{
     SessionConfigOptionValue, SetSessionConfigOptionRequest, SetSessionModeRequest,
 };
 use protocol::{Actor, Code, Fault, How, SessionConfig, Timestamp, limits::HANDSHAKE_SECS};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::VecDeque;
 
@@ -69,6 +69,15 @@ enum Way {
     Model,
 }
 
+/// See [`super::Saved`]. Changes under way are not kept: whoever asked for them is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedOffers {
+    options: Vec<(String, Option<String>)>,
+    modes: bool,
+    models: bool,
+    pub(super) changing: bool,
+}
+
 impl Setting {
     const fn word(self) -> &'static str {
         match self {
@@ -80,6 +89,20 @@ impl Setting {
 }
 
 impl Config {
+    pub(super) fn save(&self) -> SavedOffers {
+        SavedOffers {
+            options: self.options.iter().map(|option| (option.id.clone(), option.category.clone())).collect(),
+            modes: self.has_modes,
+            models: self.has_models,
+            changing: self.pending.is_some(),
+        }
+    }
+
+    pub(super) fn take_up(offers: SavedOffers) -> Self {
+        let options = offers.options.into_iter().map(|(id, category)| ConfigOption { id, category }).collect();
+        Self { options, has_modes: offers.modes, has_models: offers.models, ..Self::default() }
+    }
+
     /// Takes what an answer to `session/new`, `load` or `resume` offers.
     pub(super) fn advertise(&mut self, answer: &Value) {
         self.offer_options(answer);

@@ -1,7 +1,7 @@
 //! The agent asks before it acts. A request is an event before anybody can answer it, and its answer is one
 //! before the agent hears it.
 
-use super::{Acp, Oddity, rpc};
+use super::{Acp, Oddity, rpc, saved};
 use crate::Cx;
 use protocol::{
     Actor, Answer, Code, Fault, PermissionAnswered, PermissionOption, PermissionRequested, Raw, Seq,
@@ -19,9 +19,33 @@ const OPEN_PERMISSIONS: usize = 64;
 pub(super) struct Permission {
     seq: Seq,
     /// The agent's own id for the request.
-    call: Box<RawValue>,
+    call: Raw,
     options: Vec<String>,
     pub(super) until: Timestamp,
+}
+
+/// See [`super::Saved`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct SavedPermission {
+    seq: Seq,
+    call: Raw,
+    options: Vec<String>,
+    left: i64,
+}
+
+impl Permission {
+    pub(super) fn save(&self, now: Timestamp) -> SavedPermission {
+        SavedPermission {
+            seq: self.seq,
+            call: self.call.clone(),
+            options: self.options.clone(),
+            left: saved::left(self.until, now),
+        }
+    }
+
+    pub(super) fn take_up(saved: SavedPermission, now: Timestamp) -> Self {
+        Self { seq: saved.seq, call: saved.call, options: saved.options, until: saved::until(saved.left, now) }
+    }
 }
 
 impl Acp {
@@ -61,7 +85,7 @@ impl Acp {
         let seq = cx.record(Actor::Agent, request);
         let permission = Permission {
             seq,
-            call: id.to_owned(),
+            call: Raw::from(id),
             options: options.into_iter().map(|option| option.option_id).collect(),
             until: cx.after(PERMISSION_SECS),
         };
@@ -153,5 +177,5 @@ fn reply(permission: &Permission, answer: &Answer, cx: &mut Cx) {
     struct Reply<'a> {
         outcome: &'a Answer,
     }
-    cx.send(rpc::result(&permission.call, &Reply { outcome: answer }));
+    cx.send(rpc::result(permission.call.as_raw(), &Reply { outcome: answer }));
 }

@@ -77,6 +77,18 @@ impl Story {
         value
     }
 
+    /// The server stops and another one goes on, after a while and with a clock of its own.
+    fn take_up_again(&mut self) {
+        let now = Timestamp::from_millis(self.now);
+        let Some(saved) = self.acp.save(now) else { return };
+        let text = serde_json::to_string(&saved).unwrap();
+        let saved: Saved = serde_json::from_str(&text).unwrap();
+        let (begin, consumed) = (self.acp.begin.clone(), self.acp.consumed());
+        let mut cx = Cx::new(now, self.last_seq);
+        self.acp = Acp::take_up(begin, saved, consumed, &mut cx);
+        self.take(cx);
+    }
+
     fn take(&mut self, cx: Cx) {
         let first = self.last_seq + 1;
         let Drained { records, effects } = cx.drain();

@@ -1,10 +1,10 @@
 //! One prompt: sent, perhaps cancelled, and ended exactly once.
 
-use super::{Acp, Phase, rpc};
+use super::{Acp, Phase, rpc, saved};
 use crate::{Cx, Said};
 use agent_client_protocol_schema::v1::CancelNotification;
 use protocol::{ContentBlock, Outcome, Reason, Timestamp, TurnId, Usage, limits::CANCEL_GRACE_SECS};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
 /// The turn that runs.
@@ -27,7 +27,52 @@ struct Stopping {
     until: Timestamp,
 }
 
+/// See [`super::Saved`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct SavedTurn {
+    id: TurnId,
+    call: String,
+    left: Option<i64>,
+    stopping: Option<SavedStopping>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct SavedStopping {
+    outcome: Outcome,
+    reason: Reason,
+    message: Option<String>,
+    left: i64,
+}
+
 impl Turn {
+    pub(super) fn save(&self, now: Timestamp) -> SavedTurn {
+        SavedTurn {
+            id: self.id,
+            call: self.call.clone(),
+            left: self.until.map(|until| saved::left(until, now)),
+            stopping: self.stopping.as_ref().map(|stopping| SavedStopping {
+                outcome: stopping.outcome,
+                reason: stopping.reason,
+                message: stopping.message.clone(),
+                left: saved::left(stopping.until, now),
+            }),
+        }
+    }
+
+    pub(super) fn take_up(turn: SavedTurn, now: Timestamp) -> Self {
+        Self {
+            id: turn.id,
+            call: turn.call,
+            until: turn.left.map(|left| saved::until(left, now)),
+            stopping: turn.stopping.map(|stopping| Stopping {
+                outcome: stopping.outcome,
+                reason: stopping.reason,
+                message: stopping.message,
+                until: saved::until(stopping.left, now),
+            }),
+        }
+    }
+
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         match &self.stopping {
             Some(stopping) => Some(stopping.until),

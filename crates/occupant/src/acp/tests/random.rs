@@ -146,4 +146,43 @@ proptest! {
         prop_assert!(count("say ready ") <= 1);
         prop_assert_eq!(recorded("permission"), recorded("answered"), "every request is closed");
     }
+
+    /// A server that stops between any two steps leaves a machine that goes on as if it had not.
+    #[test]
+    fn a_machine_taken_up_goes_on_the_same(
+        acts in proptest::collection::vec(any_act(), 0..40),
+        stops in proptest::collection::vec(any::<bool>(), 40),
+    ) {
+        let mut stayed = Story::ready();
+        let mut moved = Story::ready();
+        for (act, stop) in acts.into_iter().zip(stops) {
+            // Changes of settings are not taken up, and part of a line is read again from its beginning.
+            if matches!(act, Act::Configure(_) | Act::Bytes(_)) {
+                continue;
+            }
+            for story in [&mut stayed, &mut moved] {
+                match &act {
+                    Act::Line(line) => story.line(line),
+                    Act::Prompt => story.prompt(1),
+                    Act::Cancel => story.step(|acp, cx| acp.cancel(Reason::Cancelled, cx)),
+                    Act::Answer(seq, option_id) => {
+                        let answer = Answer::Selected { option_id: option_id.clone() };
+                        let _ = story.step(|acp, cx| acp.answer(*seq, answer, key(), cx));
+                    }
+                    Act::Pass(secs) => story.pass(*secs),
+                    Act::Configure(_) | Act::Bytes(_) => {}
+                }
+            }
+            if stop {
+                moved.take_up_again();
+            }
+        }
+        for story in [&mut stayed, &mut moved] {
+            story.step(Acp::eof);
+        }
+        // How much junk a process may write is counted anew by each server.
+        let told = |story: &Story| story.told.iter().filter(|line| !line.contains("notice")).cloned().collect::<Vec<_>>();
+        prop_assert_eq!(told(&stayed), told(&moved));
+        prop_assert_eq!(stayed.acp.consumed(), moved.acp.consumed());
+    }
 }
