@@ -191,6 +191,7 @@ pub(super) async fn writer(world: &World, session: &Watched, name: &str, mut rng
         let id = match again {
             Some(id) => {
                 world.resent.fetch_add(1, Ordering::Relaxed);
+                session.ledger().sends_again(&id);
                 id
             }
             None => new_prompt(session, format!("{name}-{count}"), &mut rng),
