@@ -24,8 +24,8 @@ pub(crate) const COPY_DEPTH: usize = 128;
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Copies the folder `from` to `to`, which must not be there. A failure leaves a part of it.
-pub(crate) fn tree(from: &Path, to: &Path) -> Result<(), PlaceError> {
+/// Copies the folder `from` to `to`, which must not be there; blocking. A failure leaves a part of it.
+pub fn tree(from: &Path, to: &Path) -> Result<(), PlaceError> {
     let limits = Left { entries: COPY_ENTRIES, bytes: COPY_BYTES, depth: COPY_DEPTH };
     tree_within(from, to, limits)
 }

@@ -15,6 +15,7 @@ mod spawner;
 #[cfg(test)]
 mod tests;
 
+pub use copy::tree as copy_tree;
 pub use error::{PlaceError, SpawnError, StdinError};
 pub use host::Host;
 pub use process::{Chunk, Exit, Handle, Output, Process, READ_BYTES, STDIN_BYTES, Signal, Stdin};

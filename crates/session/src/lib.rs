@@ -20,6 +20,7 @@ mod turns;
 mod vault;
 mod view;
 
+pub use agents::copy_agents;
 pub use journal::{Batch, Follower, Page, ReadError, StoredEvent};
 pub use open::{FirstKey, OpenError, Options};
 pub use quota::Quotas;

@@ -231,6 +231,44 @@ pub(crate) fn read_mcp_servers(folder: &Path) -> Result<McpServers, Fault> {
     }
 }
 
+/// Copies every version below a data folder's `agents/` to another folder; blocking. For backup and restore.
+pub fn copy_agents(from: &Path, to: &Path) -> std::io::Result<()> {
+    let copied = walk_versions(&from.join("agents"), |version| {
+        let target = to.join("agents").join(version);
+        if let Some(parent) = target.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        place::copy_tree(&from.join("agents").join(version), &target).map_err(std::io::Error::other)
+    });
+    match copied {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        result => result?.then(|| std::fs::File::open(to)?.sync_all()).unwrap_or(Ok(())),
+    }
+}
+
+/// Visits `TENANT/NAME/VERSION`; says whether there was any.
+fn walk_versions(root: &Path, mut visit: impl FnMut(&Path) -> std::io::Result<()>) -> std::io::Result<bool> {
+    let mut any = false;
+    let mut open = vec![PathBuf::new()];
+    while let Some(relative) = open.pop() {
+        for entry in std::fs::read_dir(root.join(&relative))? {
+            let name = entry?.file_name();
+            // The staging folder is nobody's version.
+            if name.as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let path = relative.join(name);
+            if path.components().count() == 3 {
+                visit(&path)?;
+                any = true;
+            } else {
+                open.push(path);
+            }
+        }
+    }
+    Ok(any)
+}
+
 fn read_bounded(path: &Path) -> Result<Option<String>, Fault> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let file = match std::fs::File::open(path) {

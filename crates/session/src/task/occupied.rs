@@ -76,6 +76,8 @@ pub(super) struct LiveOccupant {
     stderr_open: bool,
     stderr: Ring,
     redactor: Redactor,
+    /// Output up to here is, or will be, acknowledged to the place.
+    acknowledged: u64,
     _slot: Slot,
 }
 
@@ -105,6 +107,7 @@ impl Occupied {
             stderr_open: true,
             stderr: Ring::default(),
             redactor,
+            acknowledged: 0,
             _slot: slot,
         }))
     }
@@ -203,6 +206,15 @@ impl LiveOccupant {
         if self.phase == Phase::Handshake {
             self.phase = Phase::Ready;
         }
+    }
+
+    /// How far its output is in the events appended by now, when that is further than the last time.
+    pub(super) fn newly_consumed(&mut self) -> Option<u64> {
+        let consumed = self.acp.consumed();
+        (consumed > self.acknowledged).then(|| {
+            self.acknowledged = consumed;
+            consumed
+        })
     }
 
     /// Did it ever get through its handshake?

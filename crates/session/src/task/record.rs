@@ -103,8 +103,10 @@ impl Task {
                 self.written = state.or_else(|| self.written.take());
                 let wait = self.shared.rates.spend(&self.fixed.tenant, count, Instant::now());
                 self.throttled_until = (!wait.is_zero()).then(|| Instant::now() + wait);
-                if self.memo.consumed > 0 {
-                    self.pending.push_back((seq, Pend::Forget(self.memo.consumed)));
+                if let super::Occupied::Live(live) = &mut self.occupied
+                    && let Some(offset) = live.newly_consumed()
+                {
+                    self.pending.push_back((seq, Pend::Forget(offset)));
                 }
             }
             Err(error) => self.lose(&error.to_string()),
