@@ -24,8 +24,9 @@ pub(crate) fn backup(config: &Config, term: &Term, to: &Path) -> Result<Exit, Fa
     let result = journal::backup(&config.data, to, &mut |progress| ticker.tell(|| words(progress)));
     ticker.finish();
     result.map_err(|error| Failure::Broken(error.to_string()))?;
-    session::copy_agents(&config.data, to)
-        .map_err(|error| Failure::Broken(format!("the agents could not be copied to {}: {error}", to.display())))?;
+    session::copy_agents(&config.data, to).map_err(|error| {
+        Failure::Broken(format!("the agents could not be copied to {}: {error}", to.display()))
+    })?;
     match term.form {
         Form::Json => term.json(&json!({ "data": config.data, "backup": to }))?,
         Form::Text => {
@@ -41,8 +42,9 @@ pub(crate) fn restore(config: &Config, term: &Term, from: &Path) -> Result<Exit,
     let result = journal::restore(from, &config.data, &mut |progress| ticker.tell(|| words(progress)));
     ticker.finish();
     result.map_err(|error| Failure::Broken(error.to_string()))?;
-    session::copy_agents(from, &config.data)
-        .map_err(|error| Failure::Broken(format!("the agents could not be copied from {}: {error}", from.display())))?;
+    session::copy_agents(from, &config.data).map_err(|error| {
+        Failure::Broken(format!("the agents could not be copied from {}: {error}", from.display()))
+    })?;
     match term.form {
         Form::Json => term.json(&json!({ "backup": from, "data": config.data }))?,
         Form::Text => {

@@ -26,7 +26,11 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    pub(crate) async fn create(&self, caller: &Caller, request: CreateCredential) -> Result<Credential, Fault> {
+    pub(crate) async fn create(
+        &self,
+        caller: &Caller,
+        request: CreateCredential,
+    ) -> Result<Credential, Fault> {
         let env = variables(&request)?;
         let plain = serde_json::to_vec(&env).map_err(internal)?;
         let credential = Credential {
@@ -58,7 +62,11 @@ impl Credentials {
     }
 
     /// The values, for an agent's environment.
-    pub(crate) async fn open(&self, tenant: &Tenant, id: CredentialId) -> Result<BTreeMap<String, String>, Fault> {
+    pub(crate) async fn open(
+        &self,
+        tenant: &Tenant,
+        id: CredentialId,
+    ) -> Result<BTreeMap<String, String>, Fault> {
         let row = self.row(tenant, id).await?;
         let plain = self.vault.unseal(PURPOSE, &row.sealed).map_err(internal)?;
         serde_json::from_slice(&plain).map_err(internal)

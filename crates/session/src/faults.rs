@@ -25,7 +25,9 @@ pub(crate) fn write(error: WriteError) -> Fault {
             Fault::new(Code::PayloadTooLarge, format!("An event of {bytes} bytes is over the limit"))
         }
         WriteError::Full => full(),
-        WriteError::Closed => Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment"),
+        WriteError::Closed => {
+            Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment")
+        }
         WriteError::Storage(message) => internal(message),
     }
 }

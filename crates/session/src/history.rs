@@ -108,8 +108,12 @@ impl History {
         }
         let text = update.content.and_then(|content| serde_json::from_str::<Text>(content.get()).ok());
         let Some(text) = text.map(|content| content.text).filter(|text| !text.is_empty()) else { return };
-        let reply =
-            self.reply.get_or_insert_with(|| Reply { turn, text: String::new(), seq: event.seq, at: event.at });
+        let reply = self.reply.get_or_insert_with(|| Reply {
+            turn,
+            text: String::new(),
+            seq: event.seq,
+            at: event.at,
+        });
         reply.text.push_str(&text);
         reply.seq = event.seq;
     }
@@ -127,7 +131,14 @@ impl History {
         }
     }
 
-    fn push(&mut self, turn: Option<TurnId>, role: Role, content: String, sequence: Seq, created_at: Timestamp) {
+    fn push(
+        &mut self,
+        turn: Option<TurnId>,
+        role: Role,
+        content: String,
+        sequence: Seq,
+        created_at: Timestamp,
+    ) {
         self.messages.push(Message {
             id: message_id(self.session, sequence),
             session_id: self.session,
@@ -186,7 +197,12 @@ mod tests {
     }
 
     fn chunk(turn: TurnId, text: &str) -> AgentUpdate {
-        update(turn, &format!(r#"{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"{text}"}}}}"#))
+        update(
+            turn,
+            &format!(
+                r#"{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"{text}"}}}}"#
+            ),
+        )
     }
 
     fn ended(turn: TurnId) -> TurnEnded {

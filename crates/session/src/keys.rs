@@ -60,7 +60,10 @@ impl Keys {
     pub(crate) async fn create(&self, caller: &Caller, request: CreateKey) -> Result<CreatedKey, Fault> {
         let tenant = request.tenant.unwrap_or_else(|| caller.tenant.clone());
         if tenant != caller.tenant && caller.tenant != Tenant::default_tenant() {
-            return Err(Fault::new(Code::Forbidden, "Only a key of the tenant default may make keys for others"));
+            return Err(Fault::new(
+                Code::Forbidden,
+                "Only a key of the tenant default may make keys for others",
+            ));
         }
         if request.label.as_ref().is_some_and(|label| label.len() > limits::LABEL_BYTES) {
             return Err(Fault::invalid(format!("label is over {} bytes", limits::LABEL_BYTES)));
@@ -91,8 +94,7 @@ impl Keys {
 
     async fn make(&self, tenant: Tenant, scope: Scope, label: Option<String>) -> Result<CreatedKey, Fault> {
         let secret = vault::new_api_key().map_err(|error: VaultError| internal(error))?;
-        let key =
-            ApiKey { id: KeyId::new(), tenant_id: tenant, scope, label, created_at: Timestamp::now() };
+        let key = ApiKey { id: KeyId::new(), tenant_id: tenant, scope, label, created_at: Timestamp::now() };
         let row = KeyRow { key: key.clone(), hash: *vault::hash_api_key(&secret).as_bytes() };
         self.journal.put_key(row.clone()).await.map_err(crate::faults::write)?;
         self.known.write().unwrap_or_else(PoisonError::into_inner).push(row);

@@ -28,10 +28,10 @@ pub use quota::Quotas;
 use history::History;
 use journal::{NewSession, SessionQuery, Space};
 use protocol::{
-    Accepted, Actor, Agent, AgentName, Answer, AnswerPermission, ApiKey, Code, Configure, CreateCredential, CreateKey,
-    CreateSession, CreatedKey, Credential, CredentialId, DeployAgent, Fault, Health, KeyId, ListSessions, Message,
-    Outcome, PlaceKind, Scope, SendMessage, Seq, Session, SessionConfig, SessionId, SessionKind, SessionRef, Tenant,
-    Timestamp, limits,
+    Accepted, Actor, Agent, AgentName, Answer, AnswerPermission, ApiKey, Code, Configure, CreateCredential,
+    CreateKey, CreateSession, CreatedKey, Credential, CredentialId, DeployAgent, Fault, Health, KeyId,
+    ListSessions, Message, Outcome, PlaceKind, Scope, SendMessage, Seq, Session, SessionConfig, SessionId,
+    SessionKind, SessionRef, Tenant, Timestamp, limits,
 };
 use shared::Shared;
 use spec::{Spec, internal};
@@ -100,7 +100,10 @@ impl Sessions {
             live_sessions: self.shared.live.count(),
             occupants: self.shared.slots.taken(),
             journal: self.shared.journal.figures(),
-            turns: shared::OUTCOMES.iter().map(|outcome| (*outcome, self.shared.counters.turns(*outcome))).collect(),
+            turns: shared::OUTCOMES
+                .iter()
+                .map(|outcome| (*outcome, self.shared.counters.turns(*outcome)))
+                .collect(),
         }
     }
 
@@ -283,7 +286,8 @@ impl Sessions {
         let (id, mut history) = (row.fixed.id, History::new(row.fixed.id, row.fixed.tenant));
         let mut cursor = row.first_seq - 1;
         loop {
-            let page = self.shared.journal.read(id, cursor, limits::PAGE_EVENTS).await.map_err(faults::read)?;
+            let page =
+                self.shared.journal.read(id, cursor, limits::PAGE_EVENTS).await.map_err(faults::read)?;
             for event in &page.events {
                 history.add(event);
                 cursor = event.seq;
@@ -390,7 +394,8 @@ impl Sessions {
             return Ok(());
         }
         let usage = self.shared.journal.tenant_usage(tenant).await.map_err(faults::read)?;
-        let sessions = quotas.tenant_sessions.filter(|limit| work == NewWork::Session && usage.sessions >= *limit);
+        let sessions =
+            quotas.tenant_sessions.filter(|limit| work == NewWork::Session && usage.sessions >= *limit);
         let bytes = quotas.tenant_bytes.filter(|limit| usage.bytes >= *limit);
         match (sessions, bytes) {
             (Some(limit), _) => Err(Fault::new(
@@ -429,7 +434,10 @@ fn check_prompt(message: SendMessage) -> Result<Prompt, Fault> {
     }
     let encoded = serde_json::to_vec(&content).map_err(internal)?;
     if encoded.len() > limits::PROMPT_BYTES {
-        return Err(Fault::new(Code::PayloadTooLarge, format!("content is over {} bytes", limits::PROMPT_BYTES)));
+        return Err(Fault::new(
+            Code::PayloadTooLarge,
+            format!("content is over {} bytes", limits::PROMPT_BYTES),
+        ));
     }
     let mut hasher = blake3::Hasher::new_derive_key("outlast prompt v1");
     hasher.update(&encoded);
@@ -456,8 +464,13 @@ fn check_setting(what: &str, value: Option<&str>) -> Result<(), Fault> {
 
 fn check_label(what: &str, value: Option<&str>) -> Result<(), Fault> {
     match value {
-        Some(text) if text.is_empty() || text.len() > limits::LABEL_BYTES || text.contains(char::is_control) => {
-            Err(Fault::invalid(format!("{what} must have 1 to {} bytes and no control characters", limits::LABEL_BYTES)))
+        Some(text)
+            if text.is_empty() || text.len() > limits::LABEL_BYTES || text.contains(char::is_control) =>
+        {
+            Err(Fault::invalid(format!(
+                "{what} must have 1 to {} bytes and no control characters",
+                limits::LABEL_BYTES
+            )))
         }
         _ => Ok(()),
     }

@@ -96,7 +96,10 @@ impl Shared {
         let (reply, answer) = oneshot::channel();
         self.dispatch(id, command(reply)).await?;
         answer.await.unwrap_or_else(|_| {
-            Err(Fault::new(Code::Internal, "The session's task ended before it answered; look at the session and try again"))
+            Err(Fault::new(
+                Code::Internal,
+                "The session's task ended before it answered; look at the session and try again",
+            ))
         })
     }
 
@@ -119,7 +122,8 @@ impl Shared {
         let mut command = command;
         loop {
             if self.is_closing() {
-                let fault = Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment");
+                let fault =
+                    Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment");
                 return Err((command, fault));
             }
             let mailbox = self.mailbox(id);

@@ -134,7 +134,10 @@ impl Sessions {
             let _ = mailbox.send(Command::Shutdown).await;
         }
         if tokio::time::timeout(grace, self.shared.live.empty()).await.is_err() {
-            tracing::warn!(left = self.shared.live.count(), "sessions did not end in time; the next start takes them up");
+            tracing::warn!(
+                left = self.shared.live.count(),
+                "sessions did not end in time; the next start takes them up"
+            );
         }
         self.shared.journal.close().await;
     }

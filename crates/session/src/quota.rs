@@ -67,14 +67,20 @@ impl Slots {
         if counts.total >= self.total {
             return Err(Fault::new(
                 Code::CapacityReached,
-                format!("Capacity reached: {} sessions are live; pause or end one, or try again later", self.total),
+                format!(
+                    "Capacity reached: {} sessions are live; pause or end one, or try again later",
+                    self.total
+                ),
             ));
         }
         let own = counts.tenants.entry(tenant.clone()).or_default();
         if *own >= self.per_tenant {
             return Err(Fault::new(
                 Code::QuotaExceeded,
-                format!("The tenant's quota of {} live sessions is used up; pause or end one", self.per_tenant),
+                format!(
+                    "The tenant's quota of {} live sessions is used up; pause or end one",
+                    self.per_tenant
+                ),
             ));
         }
         *own += 1;
@@ -139,7 +145,10 @@ impl Rates {
         }
         Err(Fault::new(
             Code::RateLimited,
-            format!("The tenant's quota of {} events a second is used up; try again in a moment", self.per_sec.unwrap_or(0)),
+            format!(
+                "The tenant's quota of {} events a second is used up; try again in a moment",
+                self.per_sec.unwrap_or(0)
+            ),
         ))
     }
 }
@@ -171,7 +180,9 @@ mod tests {
         let slots = Slots::new(&Quotas { live_sessions: 10, ..Quotas::default() });
         let taken: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| (0..50).filter_map(|_| slots.take(&tenant("a")).ok()).collect::<Vec<_>>()))
+                .map(|_| {
+                    scope.spawn(|| (0..50).filter_map(|_| slots.take(&tenant("a")).ok()).collect::<Vec<_>>())
+                })
                 .collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });

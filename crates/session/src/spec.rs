@@ -121,7 +121,10 @@ impl Memo {
 
 pub(crate) fn internal(error: impl std::fmt::Display) -> Fault {
     tracing::error!(%error, "internal error");
-    Fault::new(Code::Internal, "The server met an error of its own; its log has the details under the request's id")
+    Fault::new(
+        Code::Internal,
+        "The server met an error of its own; its log has the details under the request's id",
+    )
 }
 
 #[cfg(test)]
@@ -146,7 +149,9 @@ mod tests {
     #[test]
     fn environment_that_no_process_could_take_is_refused() {
         let env = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
-        for bad in [env("", "x"), env("A=B", "x"), env("A\0", "x"), env("A", "x\0y"), env("A", &"x".repeat(300_000))] {
+        for bad in
+            [env("", "x"), env("A=B", "x"), env("A\0", "x"), env("A", "x\0y"), env("A", &"x".repeat(300_000))]
+        {
             assert!(check_env("extraEnv", &bad).is_err());
         }
         let many = (0..=limits::ENV_ENTRIES).map(|n| (format!("V{n}"), String::new())).collect();

@@ -67,7 +67,10 @@ impl Turns {
         if self.waiting.len() >= limits::QUEUED_PROMPTS {
             return Err(Fault::new(
                 Code::QueueFull,
-                format!("{} messages are waiting already; send it again when a turn has ended", limits::QUEUED_PROMPTS),
+                format!(
+                    "{} messages are waiting already; send it again when a turn has ended",
+                    limits::QUEUED_PROMPTS
+                ),
             ));
         }
         Ok(match on_busy {

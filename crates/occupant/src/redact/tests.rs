@@ -1,3 +1,5 @@
+//! Secrets in text, in JSON and across deltas: for any split of any text, none comes through.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -218,9 +218,8 @@ impl Staging {
     }
 
     fn link(&mut self, path: &Path, target: &Path) -> Result<(), Fault> {
-        let escapes = || {
-            Fault::invalid(format!("{}: the link points outside the agent's folder", path.display()))
-        };
+        let escapes =
+            || Fault::invalid(format!("{}: the link points outside the agent's folder", path.display()));
         if target.is_absolute() {
             return Err(escapes());
         }
@@ -248,7 +247,8 @@ impl Staging {
     /// The path below the folder, its parents made. A parent that is a link is refused, so that nothing is
     /// ever written through one.
     fn place(&self, path: &Path) -> Result<PathBuf, Fault> {
-        let refuse = |why: &str| Fault::invalid(format!("{:?} cannot be deployed: {why}", path.display().to_string()));
+        let refuse =
+            |why: &str| Fault::invalid(format!("{:?} cannot be deployed: {why}", path.display().to_string()));
         let mut full = self.folder.clone();
         let mut names = Vec::new();
         for component in path.components() {

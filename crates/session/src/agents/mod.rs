@@ -55,7 +55,9 @@ impl Agents {
         if request.path.is_none() && request.files.is_none() {
             return Err(Fault::invalid("files or path is missing"));
         }
-        if request.path.is_some() && !(caller.tenant == Tenant::default_tenant() && caller.scope == Scope::Admin) {
+        if request.path.is_some()
+            && !(caller.tenant == Tenant::default_tenant() && caller.scope == Scope::Admin)
+        {
             return Err(Fault::new(
                 Code::Forbidden,
                 "Only the operator (an admin key of the tenant default) may deploy from a path on the server; send files or a tar",
@@ -64,7 +66,12 @@ impl Agents {
         self.deploy_from(&caller.tenant, request.name.clone(), Source::Request(request)).await
     }
 
-    pub(crate) async fn deploy_tar(&self, caller: &Caller, name: AgentName, tar: &Path) -> Result<Agent, Fault> {
+    pub(crate) async fn deploy_tar(
+        &self,
+        caller: &Caller,
+        name: AgentName,
+        tar: &Path,
+    ) -> Result<Agent, Fault> {
         self.deploy_from(&caller.tenant, name, Source::Tar(tar.to_owned())).await
     }
 
@@ -123,7 +130,13 @@ impl Agents {
     ) -> Result<Version, Fault> {
         let agent = self.row(tenant, name, number).await?.agent;
         let folder = self.data.join(&agent.path);
-        Ok(Version { id: agent.id, name: agent.name, number: agent.version, manifest: agent.manifest, folder })
+        Ok(Version {
+            id: agent.id,
+            name: agent.name,
+            number: agent.version,
+            manifest: agent.manifest,
+            folder,
+        })
     }
 
     async fn row(&self, tenant: &Tenant, name: &AgentName, number: Option<u32>) -> Result<AgentRow, Fault> {
@@ -136,7 +149,8 @@ impl Agents {
 
     async fn deploy_from(&self, tenant: &Tenant, name: AgentName, source: Source) -> Result<Agent, Fault> {
         let root = self.data.join("agents");
-        let gathered = tokio::task::spawn_blocking(move || gather(&root, source)).await.map_err(internal)??;
+        let gathered =
+            tokio::task::spawn_blocking(move || gather(&root, source)).await.map_err(internal)??;
         let (staging, manifest) = gathered;
 
         let _turn = self.numbering.lock().await;
@@ -164,7 +178,10 @@ impl Agents {
         };
         let digest = staging.digest;
         let target = self.data.join(path);
-        tokio::task::spawn_blocking(move || staging.settle(&target)).await.map_err(internal)?.map_err(internal)?;
+        tokio::task::spawn_blocking(move || staging.settle(&target))
+            .await
+            .map_err(internal)?
+            .map_err(internal)?;
         self.journal.put_agent(AgentRow { agent: agent.clone(), digest }).await.map_err(faults::write)?;
         Ok(agent)
     }
@@ -242,13 +259,21 @@ pub fn copy_agents(from: &Path, to: &Path) -> std::io::Result<()> {
     });
     match copied {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        result => result?.then(|| std::fs::File::open(to)?.sync_all()).unwrap_or(Ok(())),
+        Err(error) => Err(error),
+        Ok(Found::Some) => std::fs::File::open(to)?.sync_all(),
+        Ok(Found::None) => Ok(()),
     }
 }
 
-/// Visits `TENANT/NAME/VERSION`; says whether there was any.
-fn walk_versions(root: &Path, mut visit: impl FnMut(&Path) -> std::io::Result<()>) -> std::io::Result<bool> {
-    let mut any = false;
+/// Was there a version at all?
+enum Found {
+    Some,
+    None,
+}
+
+/// Visits `TENANT/NAME/VERSION`.
+fn walk_versions(root: &Path, mut visit: impl FnMut(&Path) -> std::io::Result<()>) -> std::io::Result<Found> {
+    let mut found = Found::None;
     let mut open = vec![PathBuf::new()];
     while let Some(relative) = open.pop() {
         for entry in std::fs::read_dir(root.join(&relative))? {
@@ -260,13 +285,13 @@ fn walk_versions(root: &Path, mut visit: impl FnMut(&Path) -> std::io::Result<()
             let path = relative.join(name);
             if path.components().count() == 3 {
                 visit(&path)?;
-                any = true;
+                found = Found::Some;
             } else {
                 open.push(path);
             }
         }
     }
-    Ok(any)
+    Ok(found)
 }
 
 fn read_bounded(path: &Path) -> Result<Option<String>, Fault> {

@@ -6,7 +6,12 @@ use protocol::{DeployFile, FileEncoding};
 const MANIFEST: &str = "command = \"x\"\n";
 
 fn file(path: &str, content: &str) -> DeployFile {
-    DeployFile { path: path.to_owned(), content: content.to_owned(), encoding: FileEncoding::Utf8, executable: false }
+    DeployFile {
+        path: path.to_owned(),
+        content: content.to_owned(),
+        encoding: FileEncoding::Utf8,
+        executable: false,
+    }
 }
 
 fn request(files: Vec<DeployFile>) -> Source {
@@ -52,7 +57,8 @@ fn check(source: Source) -> Result<Vec<String>, String> {
         names.sort();
         names
     });
-    let outside: Vec<_> = std::fs::read_dir(outer.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let outside: Vec<_> =
+        std::fs::read_dir(outer.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(outside, ["agents"], "nothing is written outside");
     assert_eq!(std::fs::read_dir(root.join(".staging")).unwrap().count(), 0, "nothing is left behind");
     result.map_err(|fault| fault.message.into_owned())
@@ -144,13 +150,20 @@ fn the_digest_follows_content_names_and_modes() {
     assert_eq!(digest(base()), digest(base().into_iter().rev().collect()));
     let mut executable = base();
     executable[1].executable = true;
-    for other in [vec![file("agent.toml", MANIFEST), file("x", "2")], vec![file("agent.toml", MANIFEST), file("y", "1")], executable] {
+    for other in [
+        vec![file("agent.toml", MANIFEST), file("x", "2")],
+        vec![file("agent.toml", MANIFEST), file("y", "1")],
+        executable,
+    ] {
         assert_ne!(digest(base()), digest(other));
     }
 }
 
 #[test]
 fn the_bundled_demo_is_valid() {
-    let files = vec![file("agent.toml", include_str!("demo/agent.toml")), file("CLAUDE.md", include_str!("demo/CLAUDE.md"))];
+    let files = vec![
+        file("agent.toml", include_str!("demo/agent.toml")),
+        file("CLAUDE.md", include_str!("demo/CLAUDE.md")),
+    ];
     assert!(check(request(files)).is_ok());
 }

@@ -10,8 +10,8 @@ use crate::{
 use journal::TurnRow;
 use occupant::Cx;
 use protocol::{
-    Accepted, Actor, Answer, Code, Configure, ContentBlock, Disposition, Fault, OnBusy, Outcome, PromptAccepted,
-    Reason, Seq, Session, SessionConfig, SessionRenamed, Status, Timestamp, TurnId,
+    Accepted, Actor, Answer, Code, Configure, ContentBlock, Disposition, Fault, OnBusy, Outcome,
+    PromptAccepted, Reason, Seq, Session, SessionConfig, SessionRenamed, Status, Timestamp, TurnId,
 };
 use tokio::time::Instant;
 
@@ -29,16 +29,44 @@ pub(crate) struct Prompt {
 }
 
 pub(crate) enum Command {
-    Prompt { actor: Actor, prompt: Box<Prompt>, reply: Reply<Accepted> },
-    Cancel { reply: Reply<Session> },
-    Pause { reply: Reply<Session> },
-    Resume { reply: Reply<Session> },
-    Stop { reply: Reply<Session> },
-    End { reply: Reply<Session> },
-    Remove { actor: Actor, reply: Reply<Session> },
-    Configure { actor: Actor, request: Configure, reply: Reply<Session> },
-    Answer { actor: Actor, permission: Seq, answer: Answer, reply: Reply<Session> },
-    Logs { reply: Reply<Option<(String, u64)>> },
+    Prompt {
+        actor: Actor,
+        prompt: Box<Prompt>,
+        reply: Reply<Accepted>,
+    },
+    Cancel {
+        reply: Reply<Session>,
+    },
+    Pause {
+        reply: Reply<Session>,
+    },
+    Resume {
+        reply: Reply<Session>,
+    },
+    Stop {
+        reply: Reply<Session>,
+    },
+    End {
+        reply: Reply<Session>,
+    },
+    Remove {
+        actor: Actor,
+        reply: Reply<Session>,
+    },
+    Configure {
+        actor: Actor,
+        request: Configure,
+        reply: Reply<Session>,
+    },
+    Answer {
+        actor: Actor,
+        permission: Seq,
+        answer: Answer,
+        reply: Reply<Session>,
+    },
+    Logs {
+        reply: Reply<Option<(String, u64)>>,
+    },
     /// Only wakes the task, which then takes up what a stopped server left.
     Wake,
     Shutdown,
@@ -74,7 +102,9 @@ impl Task {
             Command::End { reply } => self.on_end(reply),
             Command::Remove { actor, reply } => self.on_remove(actor, reply).await,
             Command::Configure { actor, request, reply } => self.on_configure(actor, request, reply),
-            Command::Answer { actor, permission, answer, reply } => self.on_answer(actor, permission, answer, reply),
+            Command::Answer { actor, permission, answer, reply } => {
+                self.on_answer(actor, permission, answer, reply);
+            }
             Command::Logs { reply } => {
                 let logs = match &self.occupied {
                     Occupied::Live(live) => Some(live.logs()),

@@ -27,12 +27,24 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 const OWN_PROGRAM: &str = "outlast";
 
 /// For a session that has never run.
-pub(super) fn first(shared: &Arc<Shared>, fixed: &NewSession, memo: &Memo, spec: Spec, slot: Slot) -> Occupied {
+pub(super) fn first(
+    shared: &Arc<Shared>,
+    fixed: &NewSession,
+    memo: &Memo,
+    spec: Spec,
+    slot: Slot,
+) -> Occupied {
     start(shared, fixed, memo, spec, slot, Workspace::New)
 }
 
 /// For a session that has.
-pub(super) fn again(shared: &Arc<Shared>, fixed: &NewSession, memo: &Memo, spec: Spec, slot: Slot) -> Occupied {
+pub(super) fn again(
+    shared: &Arc<Shared>,
+    fixed: &NewSession,
+    memo: &Memo,
+    spec: Spec,
+    slot: Slot,
+) -> Occupied {
     start(shared, fixed, memo, spec, slot, Workspace::Kept)
 }
 
@@ -87,10 +99,8 @@ async fn launch(
     let home = shared.place.home(&fixed.sandbox);
     let home = home.to_str().ok_or_else(|| internal("the data folder's path is not UTF-8"))?.to_owned();
     // The later wins: defaults, agent, credential, the session's own.
-    let mut env = BTreeMap::from([
-        ("PATH".to_owned(), DEFAULT_PATH.to_owned()),
-        ("HOME".to_owned(), home.clone()),
-    ]);
+    let mut env =
+        BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned()), ("HOME".to_owned(), home.clone())]);
     env.extend(version.manifest.env.clone());
     env.extend(credential);
     env.extend(spec.extra_env);
@@ -139,7 +149,8 @@ async fn prepare(
             .map_err(|error| faults::place(&error))?;
     }
     if version.manifest.mcp == McpDelivery::File {
-        let file = serde_json::to_vec_pretty(&serde_json::json!({ "mcpServers": servers })).map_err(internal)?;
+        let file =
+            serde_json::to_vec_pretty(&serde_json::json!({ "mcpServers": servers })).map_err(internal)?;
         place.write_file(&fixed.sandbox, ".mcp.json", &file).await.map_err(|error| faults::place(&error))?;
     }
     Ok(match workspace {

@@ -30,8 +30,8 @@ use journal::{Durable, NewSession, SessionState, TurnRow, Writer};
 use occupant::{Cx, Said};
 use occupied::{Heard, Occupied};
 use protocol::{
-    Actor, Code, ErrorRaised, Fault, Outcome, Reason, Seq, Session, SessionCreated, SessionStatusChanged, Status,
-    TurnStarted, limits,
+    Actor, Code, ErrorRaised, Fault, Outcome, Reason, Seq, Session, SessionCreated, SessionStatusChanged,
+    Status, TurnStarted, limits,
 };
 use record::Pend;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -218,7 +218,8 @@ impl Task {
         let now = Instant::now();
         if self.idle_deadline().is_some_and(|deadline| deadline <= now) {
             let minutes = self.shared.options.idle.as_secs() / 60;
-            let reason = format!("idle for {minutes} minutes: its agent was stopped and comes back when needed");
+            let reason =
+                format!("idle for {minutes} minutes: its agent was stopped and comes back when needed");
             self.rest(Some(reason), &mut cx);
         } else if let Some(heard) = self.occupied.overdue(now) {
             self.settle(cx);
@@ -235,7 +236,10 @@ impl Task {
         match heard {
             Heard::Launched(launched) => match *launched {
                 Ok(launched) => self.on_launched(launched, &mut cx),
-                Err(fault) => self.on_launch_failed(fault, &mut cx),
+                Err(fault) => {
+                    self.occupied = Occupied::Empty;
+                    self.fail_start(&fault, &mut cx);
+                }
             },
             Heard::Stdout(chunk) => {
                 if let Occupied::Live(live) = &mut self.occupied {
@@ -263,22 +267,22 @@ impl Task {
         cx.now = self.clock.read(Instant::now());
         let acp = occupant::Acp::begin(launched.begin, cx);
         self.memo.consumed = 0;
-        // Acknowledgements that still wait are about the output of the process before.
-        self.pending.retain(|(_, pend)| !matches!(pend, Pend::Forget(_)));
         self.occupied = Occupied::live(acp, launched.process, launched.slot, self.redactor.clone());
     }
 
     /// The occupant could not be made or did not shake hands: everyone who waited for it is told.
-    fn on_launch_failed(&mut self, fault: Fault, cx: &mut Cx) {
-        self.occupied = Occupied::Empty;
-        self.fail_start(&fault, cx);
-    }
-
     fn fail_start(&mut self, fault: &Fault, cx: &mut Cx) {
         cx.record(Actor::System, ErrorRaised { code: fault.code, message: fault.message.to_string() });
         self.shift(Move::Fail, Some(fault.message.to_string()), cx);
         for turn in self.turns.take_all() {
-            self.end_turn(&turn, Outcome::Failed, Reason::AgentNotStarted, Some(fault.message.to_string()), None, cx);
+            self.end_turn(
+                &turn,
+                Outcome::Failed,
+                Reason::AgentNotStarted,
+                Some(fault.message.to_string()),
+                None,
+                cx,
+            );
         }
         self.dismiss_joiners(fault, cx);
     }
@@ -343,7 +347,8 @@ impl Task {
         if let Some(model) = &turn.model
             && self.memo.settings().model.as_ref() != Some(model)
         {
-            let config = protocol::SessionConfig { model: Some(model.clone()), mode: None, thought_level: None };
+            let config =
+                protocol::SessionConfig { model: Some(model.clone()), mode: None, thought_level: None };
             self.configurers.push_back(None);
             live.acp.configure(config, Actor::System, cx);
         }
@@ -361,7 +366,8 @@ impl Task {
         usage: Option<protocol::Usage>,
         cx: &mut Cx,
     ) {
-        let seq = cx.record(Actor::System, protocol::TurnEnded { turn: turn.id, outcome, reason, message, usage });
+        let seq =
+            cx.record(Actor::System, protocol::TurnEnded { turn: turn.id, outcome, reason, message, usage });
         self.turn_rows.push(turn_row(turn, true, Some(seq)));
         self.shared.counters.turn(outcome);
     }
@@ -402,7 +408,12 @@ impl Task {
         let expected = exit.after.is_some();
         cx.record(
             Actor::System,
-            protocol::OccupantExited { code: exit.exit.code, signal: exit.exit.signal, expected, stderr: stderr.clone() },
+            protocol::OccupantExited {
+                code: exit.exit.code,
+                signal: exit.exit.signal,
+                expected,
+                stderr: stderr.clone(),
+            },
         );
         // What the machine says of the turn it lost belongs before the status.
         self.hear_said(cx);

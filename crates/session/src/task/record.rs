@@ -78,7 +78,8 @@ impl Task {
     pub(super) fn settle(&mut self, mut cx: Cx) {
         self.hear_said(&mut cx);
         let drained = cx.drain();
-        let events: Vec<NewEvent> = drained.records.into_iter().map(|(actor, body)| self.encode(actor, body)).collect();
+        let events: Vec<NewEvent> =
+            drained.records.into_iter().map(|(actor, body)| self.encode(actor, &body)).collect();
         for (seq, effect) in drained.effects {
             match effect {
                 Effect::Send(bytes) => self.pending.push_back((seq, Pend::Send(bytes))),
@@ -123,13 +124,19 @@ impl Task {
     }
 
     /// Encodes and redacts. A body over the limit is replaced by a word about it: its number stays.
-    fn encode(&self, actor: Actor, body: Body) -> NewEvent {
+    fn encode(&self, actor: Actor, body: &Body) -> NewEvent {
         let kind = body.kind();
         let encoded = body.encode().map(|text| self.redact(text));
         match encoded {
             Ok(text) if text.len() <= limits::EVENT_BYTES => NewEvent { actor, kind, body: text },
-            Ok(text) => self.replacement(format!("an event {} of {} bytes was too large to keep", kind.as_str(), text.len())),
-            Err(error) => self.replacement(format!("an event {} could not be written: {error}", kind.as_str())),
+            Ok(text) => self.replacement(format!(
+                "an event {} of {} bytes was too large to keep",
+                kind.as_str(),
+                text.len()
+            )),
+            Err(error) => {
+                self.replacement(format!("an event {} could not be written: {error}", kind.as_str()))
+            }
         }
     }
 
@@ -143,7 +150,8 @@ impl Task {
     fn replacement(&self, text: String) -> NewEvent {
         let body = Body::from(Notice { level: Level::Warning, text });
         // A notice always encodes.
-        let text = body.encode().unwrap_or_else(|_| r#"{"type":"notice","level":"warning","text":""}"#.to_owned());
+        let text =
+            body.encode().unwrap_or_else(|_| r#"{"type":"notice","level":"warning","text":""}"#.to_owned());
         NewEvent { actor: Actor::System, kind: body.kind(), body: self.redact(text) }
     }
 

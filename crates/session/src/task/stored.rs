@@ -54,17 +54,15 @@ fn supervise(shared: Arc<Shared>, future: impl Future<Output = ()> + Send + 'sta
 
 async fn load(shared: &Arc<Shared>, id: SessionId, inbox: &mut Inbox) -> Result<(), Fault> {
     let (writer, row) = shared.journal.acquire(id).await.map_err(faults::write)?;
-    let open = if row.state.live {
-        shared.journal.open_turns(id).await.map_err(faults::read)?
-    } else {
-        Vec::new()
-    };
+    let open =
+        if row.state.live { shared.journal.open_turns(id).await.map_err(faults::read)? } else { Vec::new() };
     // The receiver moves into the task; what is left here is closed and empty.
     let (_, empty) = tokio::sync::mpsc::channel(1);
     let inbox = std::mem::replace(inbox, empty);
     let memo = Memo::decode(&row.state.memo);
     let was_live = row.state.live;
-    let mut task = Task::assemble(Arc::clone(shared), inbox, writer, row.fixed, row.state, row.first_seq, memo);
+    let mut task =
+        Task::assemble(Arc::clone(shared), inbox, writer, row.fixed, row.state, row.first_seq, memo);
     task.written = Some(task.state.clone());
     if was_live {
         task.recover(open).await;
@@ -106,12 +104,21 @@ impl Task {
                     self.turns.place(turn, Admission::Back);
                 }
                 Err(message) => {
-                    self.end_turn(&turn, Outcome::Failed, Reason::ServerStopped, Some(message), None, &mut cx);
+                    self.end_turn(
+                        &turn,
+                        Outcome::Failed,
+                        Reason::ServerStopped,
+                        Some(message),
+                        None,
+                        &mut cx,
+                    );
                 }
             }
         }
         match self.state.status {
-            Status::Active | Status::Starting => self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx),
+            Status::Active | Status::Starting => {
+                self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx);
+            }
             Status::Paused | Status::Error | Status::Ended => {}
         }
         if self.state.status == Status::Ended {
@@ -143,7 +150,8 @@ impl Task {
             super::Occupied::Launching(_) => {
                 self.occupied = super::Occupied::Empty;
                 self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx);
-                let fault = Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment");
+                let fault =
+                    Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment");
                 self.dismiss_joiners(&fault, &cx);
             }
             super::Occupied::Empty => {}
