@@ -245,8 +245,11 @@ async fn send(world: &World, session: &Watched, id: &str, Sending { life, hang_u
         }
     };
     note(world, session, id, Answered::Acknowledged);
+    if hang_up {
+        return;
+    }
     let mut last = None;
-    while !hang_up {
+    loop {
         match stream.next().await {
             Ok(Some(frame)) => last = frame.event,
             Ok(None) if last.as_deref() == Some("done") => return,
