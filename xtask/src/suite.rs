@@ -60,8 +60,8 @@ fn excuses() -> Result<Vec<(String, String)>> {
 impl Tally {
     /// Adds what a summary line of nextest or of cargo's own harness says; other lines say nothing.
     pub(crate) fn read(&mut self, line: &str) {
-        let line = line.trim();
-        if !line.starts_with("Summary [") && !line.starts_with("test result: ") {
+        // nextest shows the output of a failed test indented, with a "test result" of its own.
+        if !line.trim_start().starts_with("Summary [") && !line.starts_with("test result: ") {
             return;
         }
         for part in line.split([':', ',', ';', '.']) {

@@ -47,6 +47,7 @@ fn summaries_are_added_up() {
     assert_eq!(tally, Tally { passed: 10, failed: 2, skipped: 3 });
     tally.read("test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
     tally.read("something else: 9 passed");
+    tally.read("    test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
     assert_eq!(tally, Tally { passed: 15, failed: 2, skipped: 4 });
 }
 

@@ -30,12 +30,15 @@ use std::{
         mpsc,
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::sync::oneshot;
 
 /// Held by whoever writes in a data folder.
 const LOCK_FILE: &str = "lock";
+/// How long a folder in use is waited for, and how often it is tried.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_RETRY: Duration = Duration::from_millis(5);
 /// Connections that read at once, unless told otherwise.
 const READERS: usize = 4;
 /// Orphaned blobs are looked for this long after the start, when nobody waits for it.
@@ -176,10 +179,15 @@ pub(crate) fn take_lock(dir: &Path) -> Result<File, OpenError> {
         .write(true)
         .open(&path)
         .map_err(|error| OpenError::io(&path, &error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { dir: dir.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(OpenError::io(&path, &error)),
+    // A child that a killed server was just starting holds the lock until its exec: that is over in a moment.
+    let patient_until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < patient_until => std::thread::sleep(LOCK_RETRY),
+            Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { dir: dir.to_owned() }),
+            Err(TryLockError::Error(error)) => return Err(OpenError::io(&path, &error)),
+        }
     }
 }
 

@@ -210,6 +210,11 @@ impl Server {
         Ok(Http::new(self.address()?, Some(self.key()?)))
     }
 
+    /// The product's own client.
+    pub fn client(&self) -> Result<client::Client> {
+        Ok(client::Client::new(&self.url()?, &self.key()?)?)
+    }
+
     /// Runs the program's command line against this server's data folder and address.
     pub async fn cli(&self, args: &[&str]) -> Result<process::Finished> {
         let data = self.data.to_string_lossy().into_owned();

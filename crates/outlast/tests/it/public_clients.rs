@@ -74,8 +74,9 @@ async fn schemathesis_finds_no_server_error() {
         "--generation-deterministic",
         "--request-timeout",
         "20",
+        // With more, Python 3.11's parser fails now and then.
         "--workers",
-        "2",
+        "1",
         "--no-color",
     ];
     let hooks = [("SCHEMATHESIS_HOOKS", "hooks"), ("PYTHONPATH", SCRIPTS), ("PYTHONDONTWRITEBYTECODE", "1")];

@@ -132,3 +132,25 @@ async fn a_large_update_goes_to_a_blob_and_comes_back_whole() {
     let after = events(&http, &id).await;
     assert_eq!(before[..], after[..before.len()]);
 }
+
+#[tokio::test]
+async fn our_own_client_follows_through_kills_without_a_gap() {
+    let (mut server, http) = server().await;
+    let id = session(&http).await;
+    let followed: protocol::SessionId = id.parse().unwrap();
+    let mut stream = server.client().unwrap().events(followed, 0);
+    let mut last = 0;
+    for round in 0..3 {
+        say(&http, &id, &format!("echo round {round}")).await;
+        let end = events(&http, &id).await.len() as u64;
+        while last < end {
+            let next = tokio::time::timeout(testkit::limits::CALL, stream.next()).await.unwrap().unwrap();
+            if let client::Followed::Event(event) = next {
+                assert_eq!(event.seq, last + 1, "in order, once, without a gap");
+                last = event.seq;
+            }
+        }
+        server.kill9().unwrap();
+        server.restart().await.unwrap();
+    }
+}

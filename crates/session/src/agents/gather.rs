@@ -12,6 +12,9 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+/// Above a version: the agent's name, its tenant, `agents`, the data folder.
+const FOLDERS_ABOVE: usize = 4;
+
 /// What is kept of a file's mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -214,7 +217,11 @@ impl Staging {
         }
         fs::rename(&self.folder, target)?;
         fs::File::open(target)?.sync_all()?;
-        fs::File::open(parent)?.sync_all()
+        // The folders above may be as new as it is; a name is on disk once its own folder is.
+        for folder in parent.ancestors().take(FOLDERS_ABOVE) {
+            fs::File::open(folder)?.sync_all()?;
+        }
+        Ok(())
     }
 
     fn link(&mut self, path: &Path, target: &Path) -> Result<(), Fault> {

@@ -359,6 +359,10 @@ impl Task {
         if self.stage == Stage::Over {
             return drop(reply.send(Err(Fault::new(Code::Fenced, "The session moved; ask again"))));
         }
+        // Whoever waited for the end is told before the record of it goes.
+        while !self.pending.is_empty() && self.durable.changed().await.is_ok() {
+            self.on_durable();
+        }
         let view = self.view(self.writer.last_seq());
         let result = self.writer.remove(actor, Timestamp::now()).await.map_err(crate::faults::write);
         self.stage = Stage::Over;

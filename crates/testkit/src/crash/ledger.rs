@@ -74,13 +74,21 @@ impl Ledger {
         self.prompts.entry(id).or_insert(prompt);
     }
 
+    /// A prompt is sent again: one that was refused before may be accepted now.
+    pub(super) fn sends_again(&mut self, id: &str) {
+        if let Some(prompt) = self.prompts.get_mut(id)
+            && prompt.answered == Answered::Refused
+        {
+            prompt.answered = Answered::Unknown;
+        }
+    }
+
     pub(super) fn answered(&mut self, id: &str, answer: Answered) -> Result<(), String> {
         let Some(prompt) = self.prompts.get_mut(id) else { return Err(format!("{id} was never sent")) };
         match (prompt.answered, answer) {
             (Answered::Acknowledged, Answered::Refused) => {
                 return Err(format!("{id} was acknowledged, and refused when it was sent again"));
             }
-            // A refusal may be followed by an acceptance: the caller tried again.
             (_, Answered::Acknowledged) => prompt.answered = Answered::Acknowledged,
             (Answered::Unknown, _) => prompt.answered = answer,
             (Answered::Acknowledged | Answered::Refused, _) => {}
@@ -263,6 +271,8 @@ mod tests {
         ledger.answered("c", Answered::Refused).unwrap();
         ledger.confirm(&event(1, "prompt_accepted", r#","clientId":"c""#)).unwrap();
         assert!(ledger.complete(0, &[]).unwrap_err().contains("was refused"));
+        ledger.sends_again("c");
+        ledger.complete(0, &[]).unwrap();
         ledger.answered("c", Answered::Acknowledged).unwrap();
         assert!(ledger.answered("c", Answered::Refused).is_err());
         assert_eq!(ledger.owed(), ["c"]);

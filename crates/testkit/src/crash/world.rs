@@ -191,6 +191,7 @@ pub(super) async fn writer(world: &World, session: &Watched, name: &str, mut rng
         let id = match again {
             Some(id) => {
                 world.resent.fetch_add(1, Ordering::Relaxed);
+                session.ledger().sends_again(&id);
                 id
             }
             None => new_prompt(session, format!("{name}-{count}"), &mut rng),
@@ -244,8 +245,11 @@ async fn send(world: &World, session: &Watched, id: &str, Sending { life, hang_u
         }
     };
     note(world, session, id, Answered::Acknowledged);
+    if hang_up {
+        return;
+    }
     let mut last = None;
-    while !hang_up {
+    loop {
         match stream.next().await {
             Ok(Some(frame)) => last = frame.event,
             Ok(None) if last.as_deref() == Some("done") => return,

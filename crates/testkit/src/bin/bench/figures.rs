@@ -68,20 +68,30 @@ pub(crate) fn p50(mut samples: Vec<Duration>) -> Duration {
     samples.get(samples.len() / 2).copied().unwrap_or_default()
 }
 
-/// The floor of everything durable: 200 bytes appended and synced on the same disk.
-pub(crate) fn synced_append(folder: &Path) -> Result<Duration> {
-    const TIMES: usize = 200;
-    let path = folder.join("floor");
-    let mut file = File::create(&path)?;
-    let mut samples = vec![];
-    for _ in 0..TIMES {
-        let began = Instant::now();
-        file.write_all(&[7; 200])?;
-        file.sync_data()?;
-        samples.push(began.elapsed());
+/// The floor of everything durable: 200 bytes appended and synced on the same disk. Sampled between the
+/// measurements it is held against, because a shared disk is not equally fast at all times.
+#[derive(Debug)]
+pub(crate) struct Floor {
+    file: File,
+    samples: Vec<Duration>,
+}
+
+impl Floor {
+    pub(crate) fn on(folder: &Path) -> Result<Self> {
+        Ok(Self { file: File::create(folder.join("floor"))?, samples: vec![] })
     }
-    std::fs::remove_file(path)?;
-    Ok(p50(samples))
+
+    pub(crate) fn sample(&mut self) -> Result<()> {
+        let began = Instant::now();
+        self.file.write_all(&[7; 200])?;
+        self.file.sync_data()?;
+        self.samples.push(began.elapsed());
+        Ok(())
+    }
+
+    pub(crate) fn p50(self) -> Duration {
+        p50(self.samples)
+    }
 }
 
 /// A process's memory, in MB: what it has now, and the most it ever had.
