@@ -157,7 +157,10 @@ impl Cgroups {
         }
     }
 
+    /// A new group within the sandbox's. Its name is never used again: in some kernels (6.18 among them) a child
+    /// born into a group that was killed before is killed too.
     pub(crate) fn group(&self, name: &str) -> Group {
+        let name = &format!("{name}-{}", std::process::id());
         if let Some(home) = &self.v2 {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             if let Ok(path) = group(home, name)

@@ -105,7 +105,7 @@ impl Keeper {
             open_files: self.parts.config.limits.open_files,
             processes: self.processes_by_rlimit(),
         };
-        let group = self.parts.cgroups.group(&format!("p{id}"));
+        let group = self.parts.cgroups.group(&format!("p{slot}"));
         let sandbox = self.parts.sandbox.as_ref();
         let launched = match self.parts.cgroups.entry(&group) {
             Ok(entry) => launch::launch(spawn, bounds, entry, sandbox),
