@@ -107,6 +107,8 @@ fn prepare(config: Config) -> Result<Keeper, Failure> {
     let failed = |what| move |error: Errno| Failure::system(what, error);
     rustix::process::setsid().map_err(failed("cannot leave the session"))?;
     rustix::process::chdir("/").map_err(failed("cannot leave the folder"))?;
+    // What is made in a sandbox's root is for its user to read; the caller's mask is the caller's.
+    rustix::process::umask(Mode::WGRP | Mode::WOTH);
     for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::PIPE, Signal::TSTP] {
         sys::ignore(signal.as_raw());
     }

@@ -135,7 +135,7 @@ fn input_is_numbered_and_taken_once() {
 fn input_for_a_process_that_does_not_read_is_bounded_and_whole() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    client.sh(1, "read line; wc -c");
+    let pid = client.sh(1, "kill -STOP $$; wc -c");
     let block = vec![b'x'; 1024 * 1024];
     let mut number = 0;
     let full = loop {
@@ -153,7 +153,11 @@ fn input_for_a_process_that_does_not_read_is_bounded_and_whole() {
     assert!(matches!(client.input(1, number, b"\n"), Notice::InputTaken { .. }));
     assert!(matches!(client.input(1, number + 1, b"rest"), Notice::InputTaken { .. }));
     client.close(1);
-    assert_eq!(client.all(1, STDOUT).trim(), "4");
+    while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ") {
+        std::thread::yield_now();
+    }
+    client.done(|tag| Request::Signal { tag, process: 1, signal: 18, reach: Reach::Process });
+    assert_eq!(client.all(1, STDOUT).trim(), (taken as usize * block.len() + 5).to_string());
 }
 
 #[test]
