@@ -241,3 +241,15 @@ pub(crate) fn replace_standard(fd: BorrowedFd<'_>) -> Result<()> {
     }
     Ok(())
 }
+
+/// Kills this process after so many seconds, unless it ended before.
+pub(crate) fn end_after(seconds: u32) {
+    // SAFETY: alarm takes a number. Its signal is at its default, which is the end.
+    unsafe { libc::alarm(seconds) };
+}
+
+/// Writes to a descriptor that this process was given by number.
+pub(crate) fn write_to(number: c_int, bytes: &[u8]) -> Result<()> {
+    // SAFETY: `bytes` lives across the call and its length is given; a number that is not open is refused.
+    checked(unsafe { libc::write(number, bytes.as_ptr().cast(), bytes.len()) } as c_long).map(drop)
+}
