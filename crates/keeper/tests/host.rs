@@ -351,3 +351,105 @@ fn long_paths_are_no_obstacle() {
     client.done(|tag| Request::Shutdown { tag });
     wait_gone(pid);
 }
+
+/// Small, fast and the same for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+#[test]
+fn fifty_megabytes_arrive_once_through_servers_that_keep_dying() {
+    const NUMBERS: u64 = 6_600_000;
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    client.sh(1, &format!("seq 1 {NUMBERS}; echo done >&2; exit 9"));
+    drop(client);
+    let mut dice = Dice(11);
+    // What a server recorded, and therefore acknowledged; what it read beyond that died with it.
+    let mut recorded: Vec<u8> = Vec::new();
+    let mut servers = 0;
+    let mut ended = false;
+    while !ended {
+        servers += 1;
+        let mut client = fixture.client();
+        let from = recorded.len() as u64;
+        client.done(|tag| Request::Subscribe { tag, process: 1, fd: STDOUT, from, upto: from + (4 << 20) });
+        let mut pending: Vec<u8> = Vec::new();
+        let life = dice.roll(60);
+        for _ in 0..life {
+            match client.read() {
+                Some(Notice::Output { fd: STDOUT, offset, bytes, .. }) => {
+                    assert_eq!(offset, (recorded.len() + pending.len()) as u64, "no gap, no double");
+                    pending.extend(bytes.0);
+                }
+                Some(Notice::End { offset, .. }) => {
+                    assert_eq!(offset, (recorded.len() + pending.len()) as u64);
+                    ended = true;
+                    break;
+                }
+                Some(_) => {}
+                None => break,
+            }
+            if ended || dice.roll(4) == 0 {
+                let whole = usize::try_from(dice.roll(pending.len() as u64 + 1)).unwrap();
+                recorded.extend(pending.drain(..whole));
+                let upto = recorded.len() as u64;
+                client.send(&Request::Ack { process: 1, fd: STDOUT, upto });
+                client.send(&Request::Want { process: 1, fd: STDOUT, upto: upto + (4 << 20) });
+            }
+        }
+        if ended {
+            recorded.append(&mut pending);
+        }
+    }
+    let mut expected = Vec::with_capacity(recorded.len());
+    for number in 1..=NUMBERS {
+        std::io::Write::write_fmt(&mut expected, format_args!("{number}\n")).unwrap();
+    }
+    assert!(expected.len() > 50_000_000);
+    assert!(recorded == expected, "every byte once, through {servers} servers");
+    assert!(servers > 20, "{servers}");
+    let mut client = fixture.client();
+    client.follow(1, STDERR, 0);
+    assert_eq!(client.all(1, STDERR), "done\n");
+    let Notice::Welcome { processes, .. } = client.welcome.clone() else { panic!() };
+    assert_eq!(processes[0].life, Life::Exited { exit: exited(9) });
+}
+
+#[test]
+fn a_full_spool_stops_the_process_and_loses_nothing() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    let mut spawn = sh(1, "head -c 40000000 /dev/zero; echo end >&2");
+    spawn.channels.retain(|channel| channel.fd != 0);
+    client.ask(|tag| Request::Spawn { tag, spawn });
+    // Nobody reads: the process is stopped by its pipe, at the spool's bound.
+    let full = keeper::OUTPUT_BYTES;
+    while client.states()[0].outputs[0].end < full {
+        std::thread::yield_now();
+    }
+    assert_eq!(client.states()[0].outputs[0].end, full);
+    assert_eq!(client.states()[0].outputs[1].end, 0, "it has not come to its end");
+    client.follow(1, STDOUT, 0);
+    assert_eq!(client.all(1, STDOUT).len(), 40_000_000);
+    client.follow(1, STDERR, 0);
+    assert_eq!(client.all(1, STDERR), "end\n");
+}
+
+#[test]
+fn a_flood_does_not_starve_a_neighbour() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    client.sh(1, "yes");
+    client.sh(2, "while read line; do echo $line; done");
+    for number in 1..20 {
+        client.input(2, number, b"ping\n");
+        assert_eq!(client.line(2), "ping");
+        client.aside.clear();
+    }
+}
