@@ -18,6 +18,7 @@ use std::{
     fs,
     io::{self, ErrorKind},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// The folder of all keepers' groups within whatever group the server is in.
@@ -26,6 +27,9 @@ const HOME: &str = "outlast";
 pub const SERVER_LEAF: &str = "outlast-server";
 /// How often the members of a version 1 group are killed again before it is left to die in its own time.
 const KILL_ROUNDS: usize = 64;
+/// How long, and how often, the remains of an earlier keeper are waited for.
+const CLEAR_ROUNDS: usize = 400;
+const CLEAR_EVERY: Duration = Duration::from_millis(5);
 const CPU_PERIOD: u64 = 100_000;
 
 /// The sandbox's groups.
@@ -160,19 +164,20 @@ impl Cgroups {
     /// A new group within the sandbox's. Its name is never used again: in some kernels (6.18 among them) a child
     /// born into a group that was killed before is killed too.
     pub(crate) fn group(&self, name: &str) -> Group {
-        let name = &format!("{name}-{}", std::process::id());
-        if let Some(home) = &self.v2 {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            if let Ok(path) = group(home, name)
-                && let Ok(folder) = rustix::fs::open(&path, flags, Mode::empty())
-            {
-                return Group::V2 { path, folder };
-            }
-        }
-        match self.freezer.as_deref().map(|home| group(home, name)) {
-            Some(Ok(path)) => Group::Freezer { path },
-            Some(Err(_)) | None => Group::None,
-        }
+        let within = |home: &PathBuf| {
+            let path = home.join(name);
+            fs::create_dir(&path).ok().map(|()| path)
+        };
+        self.v2.as_ref().and_then(within).and_then(opened).unwrap_or_else(|| {
+            self.freezer.as_ref().and_then(within).map_or(Group::None, |path| Group::Freezer { path })
+        })
+    }
+
+    /// The sandbox's own group, for its first process. Killing it kills all the others too.
+    pub(crate) fn whole(&self) -> Group {
+        self.v2.clone().and_then(opened).unwrap_or_else(|| {
+            self.freezer.clone().map_or(Group::None, |path| Group::Freezer { path })
+        })
     }
 
     pub(crate) fn entry<'a>(&self, group: &'a Group) -> io::Result<Entry<'a>> {
@@ -270,30 +275,49 @@ impl Group {
     }
 }
 
+fn opened(path: PathBuf) -> Option<Group> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(&path, flags, Mode::empty()).ok()?;
+    Some(Group::V2 { path, folder })
+}
+
 fn tasks_of(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     rustix::fs::open(path.join("tasks"), flags, Mode::empty()).map_err(io::Error::from)
 }
 
-/// The group `name` below `home`, empty: what an ended keeper of the same name left in it is killed.
+/// The group `name` below `home`, new: one that an ended keeper of the same name left is emptied and removed first.
 fn group(home: &Path, name: &str) -> io::Result<PathBuf> {
     match fs::create_dir(home) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         Ok(()) | Err(_) => {}
     }
     let path = home.join(name);
-    match fs::create_dir(&path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            if fs::write(path.join("cgroup.kill"), "1").is_err() {
-                kill_members(&path);
-            }
-            let _ = fs::write(path.join("cgroup.freeze"), "0");
-            let _ = fs::write(path.join("freezer.state"), "THAWED");
+    for _ in 0..CLEAR_ROUNDS {
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => clear(&path),
+            Err(error) => return Err(error),
         }
-        Err(error) => return Err(error),
+        if !removed(&path) {
+            std::thread::sleep(CLEAR_EVERY);
+        }
     }
-    Ok(path)
+    Err(ErrorKind::ResourceBusy.into())
+}
+
+/// Kills everything in a group and in those right below it.
+fn clear(path: &Path) {
+    let below = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    for folder in below.filter(|path| path.is_dir()).chain([path.to_owned()]) {
+        if fs::write(folder.join("cgroup.kill"), "1").is_err() {
+            kill_members(&folder);
+        }
+        let _ = fs::OpenOptions::new()
+            .write(true)
+            .open(folder.join("freezer.state"))
+            .and_then(|mut file| io::Write::write_all(&mut file, b"THAWED"));
+    }
 }
 
 fn set(path: &Path, values: &[(&str, String)]) -> io::Result<()> {
@@ -398,13 +422,14 @@ fn v2_home(own: &Path) -> io::Result<PathBuf> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         Ok(()) | Err(_) => {}
     }
+    let words = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
     for folder in [above, &home] {
-        let file = folder.join("cgroup.subtree_control");
-        let there = fs::read_to_string(&file).unwrap_or_default();
+        let (there, file) = (words(folder.join("cgroup.controllers")), folder.join("cgroup.subtree_control"));
+        let given = words(file.clone());
+        let has = |list: &str, controller: &str| list.split_whitespace().any(|name| name == controller);
         for controller in ["memory", "pids", "cpu"] {
-            if !there.split_whitespace().any(|name| name == controller) {
-                // Refused where a group has processes of its own, or lacks the controller: then the limit will
-                // be missing, and said to be.
+            if has(&there, controller) && !has(&given, controller) {
+                // Refused where a group has processes of its own: then the limit will be missing, and said to be.
                 let _ = fs::write(&file, format!("+{controller}"));
             }
         }

@@ -8,7 +8,7 @@ use rustix::{
     thread::{CapabilitySet, CapabilitySets},
 };
 
-/// Becomes the sandbox's one user. Capabilities within the namespace stay until [`seal`].
+/// Becomes the sandbox's one user. Capabilities within the namespace stay until [`drop_rights`].
 pub(crate) fn become_user(uid: Uid, gid: Gid) -> Result<(), Errno> {
     match rustix::thread::set_thread_groups(&[]) {
         // A keeper that is not root had to give up changing groups. Those left mean nothing inside, but for files
@@ -22,6 +22,12 @@ pub(crate) fn become_user(uid: Uid, gid: Gid) -> Result<(), Errno> {
 
 /// The last step, which nothing undoes.
 pub(crate) fn seal(filter: &[Step]) -> Result<(), Errno> {
+    drop_rights()?;
+    sys::install_filter(filter)
+}
+
+/// All capabilities, and the ways to new ones.
+pub(crate) fn drop_rights() -> Result<(), Errno> {
     for number in 0..u64::BITS {
         match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
             Ok(()) => {}
@@ -33,6 +39,5 @@ pub(crate) fn seal(filter: &[Step]) -> Result<(), Errno> {
     rustix::thread::clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
     rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
-    rustix::thread::set_no_new_privs(true)?;
-    sys::install_filter(filter)
+    rustix::thread::set_no_new_privs(true)
 }

@@ -24,7 +24,6 @@ use std::ffi::c_long;
 
 const LOAD: u16 = 0x20;
 const EQUAL: u16 = 0x15;
-#[cfg(target_arch = "x86_64")]
 const AT_LEAST: u16 = 0x35;
 const ANY_BIT: u16 = 0x45;
 const RETURN: u16 = 0x06;
@@ -120,10 +119,12 @@ const FORBIDDEN: &[c_long] = &[
 const ABSENT: &[c_long] =
     &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
+/// Calls looked at one after the other before the next jump.
+const GROUP: usize = 8;
+
+/// In groups by number, so that a call passes a few comparisons and not all: the kernel runs the whole filter for
+/// every number once when it is installed.
 pub(crate) fn steps() -> Vec<Step> {
-    let refuse = |error: i32| Step(RETURN, 0, 0, ERRNO | error.cast_unsigned());
-    let allow = Step(RETURN, 0, 0, ALLOW);
-    let number = |call: c_long| u32::try_from(call).unwrap_or(u32::MAX);
     let mut steps = vec![
         Step(LOAD, 0, 0, ARCHITECTURE),
         Step(EQUAL, 1, 0, OWN_ARCHITECTURE),
@@ -132,36 +133,60 @@ pub(crate) fn steps() -> Vec<Step> {
     ];
     #[cfg(target_arch = "x86_64")]
     steps.extend([Step(AT_LEAST, 0, 1, 0x4000_0000), refuse(libc::ENOSYS)]);
-    for (calls, error) in [(FORBIDDEN, libc::EPERM), (ABSENT, libc::ENOSYS)] {
-        for call in calls {
-            steps.extend([Step(EQUAL, 0, 1, number(*call)), refuse(error)]);
+    let mut rules = rules();
+    rules.sort_unstable_by_key(|(number, _)| *number);
+    let groups: Vec<&[(u32, Vec<Step>)]> = rules.chunks(GROUP).collect();
+    for (at, group) in groups.iter().enumerate() {
+        let mut body = Vec::new();
+        for (number, verdict) in *group {
+            body.push(Step(EQUAL, 0, length(verdict), *number));
+            body.extend(verdict);
         }
+        body.push(Step(RETURN, 0, 0, ALLOW));
+        if let Some((next, _)) = groups.get(at + 1).and_then(|next| next.first()) {
+            steps.push(Step(AT_LEAST, length(&body), 0, *next));
+        }
+        steps.extend(body);
     }
-    for call in [libc::SYS_clone, libc::SYS_unshare] {
-        steps.extend([
-            Step(EQUAL, 0, 4, number(call)),
-            Step(LOAD, 0, 0, FIRST),
-            // The time namespace's bit is a part of the signal in `clone`, so only `unshare` has it looked at.
-            Step(ANY_BIT, 0, 1, if call == libc::SYS_clone { NEW_NAMESPACES & !0xff } else { NEW_NAMESPACES }),
-            refuse(libc::EPERM),
-            allow,
-        ]);
+    steps
+}
+
+fn length(steps: &[Step]) -> u8 {
+    u8::try_from(steps.len()).unwrap_or(u8::MAX)
+}
+
+fn refuse(error: i32) -> Step {
+    Step(RETURN, 0, 0, ERRNO | error.cast_unsigned())
+}
+
+/// What becomes of a call, by its number.
+fn rules() -> Vec<(u32, Vec<Step>)> {
+    let allow = Step(RETURN, 0, 0, ALLOW);
+    let number = |call: c_long| u32::try_from(call).unwrap_or(u32::MAX);
+    let mut rules = Vec::new();
+    for (calls, error) in [(FORBIDDEN, libc::EPERM), (ABSENT, libc::ENOSYS)] {
+        rules.extend(calls.iter().map(|call| (number(*call), vec![refuse(error)])));
     }
-    steps.extend([Step(EQUAL, 0, 7, number(libc::SYS_socket)), Step(LOAD, 0, 0, FIRST)]);
+    // The time namespace's bit is a part of the signal in `clone`, so only `unshare` has it looked at.
+    for (call, bits) in [(libc::SYS_clone, NEW_NAMESPACES & !0xff), (libc::SYS_unshare, NEW_NAMESPACES)] {
+        let verdict = vec![Step(LOAD, 0, 0, FIRST), Step(ANY_BIT, 0, 1, bits), refuse(libc::EPERM), allow];
+        rules.push((number(call), verdict));
+    }
+    let mut families = vec![Step(LOAD, 0, 0, FIRST)];
     for (at, family) in FAMILIES.iter().enumerate() {
-        let beyond = u8::try_from(FAMILIES.len() - at).unwrap_or(0);
-        steps.push(Step(EQUAL, beyond, 0, family.cast_unsigned()));
+        families.push(Step(EQUAL, length(&[allow; FAMILIES.len()][at..]), 0, family.cast_unsigned()));
     }
-    steps.extend([refuse(libc::EAFNOSUPPORT), allow]);
-    steps.extend([
-        Step(EQUAL, 0, 4, number(libc::SYS_ioctl)),
+    families.extend([refuse(libc::EAFNOSUPPORT), allow]);
+    rules.push((number(libc::SYS_socket), families));
+    let terminals = vec![
         Step(LOAD, 0, 0, SECOND),
         Step(EQUAL, 1, 0, u32::try_from(libc::TIOCSTI).unwrap_or(0)),
         Step(EQUAL, 0, 1, u32::try_from(libc::TIOCLINUX).unwrap_or(0)),
         refuse(libc::EPERM),
         allow,
-    ]);
-    steps
+    ];
+    rules.push((number(libc::SYS_ioctl), terminals));
+    rules
 }
 
 #[cfg(test)]

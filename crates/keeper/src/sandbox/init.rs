@@ -1,4 +1,4 @@
-//! The sandbox's first process: it builds the root, seals itself, says how it went, and then does nothing for as
+//! The sandbox's first process: it builds the root, gives up its rights, says how it went, and then does nothing for as
 //! long as the sandbox lives. Children that others leave behind are reaped by the kernel, because it ignores their
 //! signal. It holds no descriptor, and nobody inside can look into it.
 
@@ -7,7 +7,7 @@ use crate::{
     cgroup::Entry,
     config::{self, INSIDE_ID, Network},
     start::Failure,
-    sys::{self, Descriptors, Step},
+    sys::{self, Descriptors},
 };
 use rustix::{
     cmsg_space,
@@ -45,13 +45,13 @@ pub(crate) fn trouble(what: impl Into<String>) -> impl FnOnce(Errno) -> Trouble 
 }
 
 /// In the new process, which never leaves it.
-pub(crate) fn main(wanted: &config::Sandbox, entry: &Entry<'_>, filter: &[Step], socket: &OwnedFd) -> ! {
+pub(crate) fn main(wanted: &config::Sandbox, entry: &Entry<'_>, socket: &OwnedFd) -> ! {
     let mut go = [0];
     // A keeper that died meanwhile closed its end.
     if !matches!(rustix::io::read(socket, &mut go), Ok(1)) {
         sys::exit_now(1);
     }
-    match set_up(wanted, entry, filter) {
+    match set_up(wanted, entry) {
         Ok(way_out) => {
             if send(socket.as_fd(), &[READY], way_out.as_ref().map(AsFd::as_fd)).is_err() {
                 sys::exit_now(1);
@@ -72,11 +72,7 @@ pub(crate) fn main(wanted: &config::Sandbox, entry: &Entry<'_>, filter: &[Step],
     }
 }
 
-fn set_up(
-    wanted: &config::Sandbox,
-    entry: &Entry<'_>,
-    filter: &[Step],
-) -> Result<Option<OwnedFd>, Trouble> {
+fn set_up(wanted: &config::Sandbox, entry: &Entry<'_>) -> Result<Option<OwnedFd>, Trouble> {
     entry.enter().map_err(trouble("enter its cgroup"))?;
     rustix::process::setsid().map_err(trouble("leave the keeper's session"))?;
     let sources = root::Sources::open(wanted)?;
@@ -91,7 +87,8 @@ fn set_up(
     };
     sys::default_signals();
     sys::ignore(Signal::CHILD.as_raw());
-    confine::seal(filter).map_err(trouble("seal its first process"))?;
+    // No filter: it runs nothing but the loop below, and installing one costs as much as a mount.
+    confine::drop_rights().map_err(trouble("give up its rights"))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(trouble("hide its first process"))?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))

@@ -1,7 +1,7 @@
 //! A sandbox: seven namespaces around one process that does nothing, a root of its own, and a filter.
 //!
 //! [`Sandbox::make`] clones that process, gives its user namespace exactly one user, and waits until it has built
-//! the root ([`root`]) and sealed itself ([`confine`]). The keeper holds the namespaces open and lets others in
+//! the root ([`root`]) and given up its rights ([`confine`]). The keeper holds the namespaces open and lets others in
 //! through [`Sandbox::enter`]. A namespace that cannot be had fails the whole, with what is missing and what to do.
 
 pub(crate) mod confine;
@@ -54,7 +54,7 @@ impl Sandbox {
             None,
         )
         .map_err(failed("make a socket"))?;
-        let group = cgroups.group("init");
+        let group = cgroups.whole();
         let entry = cgroups
             .entry(&group)
             .map_err(|error| explain::failure("open its cgroup", Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
@@ -64,7 +64,7 @@ impl Sandbox {
             Ok(Side::Parent(pid)) => pid,
             Ok(Side::Child) => {
                 drop(ours);
-                init::main(wanted, &entry, &filter, &theirs)
+                init::main(wanted, &entry, &theirs)
             }
             Err(error) => return Err(explain::failure("make its namespaces", error)),
         };

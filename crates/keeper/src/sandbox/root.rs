@@ -27,18 +27,15 @@ const SYSTEM: [&str; 8] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx3
 /// Never taken from an operator's root: these are the sandbox's own.
 const OWN: [&str; 9] = ["proc", "sys", "dev", "tmp", "home", "workspace", "run", "boot", "lost+found"];
 /// Folders of `/etc` that programs need, and that tell nothing about the machine's users.
-const ETC_FOLDERS: [&str; 11] = [
+const ETC_FOLDERS: [&str; 8] = [
     "alternatives",
-    "ca-certificates",
     "crypto-policies",
     "fonts",
-    "ld.so.conf.d",
     "perl",
     "pki",
     "python3",
     "ssl",
     "terminfo",
-    "xdg",
 ];
 /// Files of `/etc` that are copied.
 const ETC_FILES: [&str; 15] = [
