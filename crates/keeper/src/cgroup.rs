@@ -8,7 +8,10 @@
 //! A process enters by the fast ways only: born into a version 2 group, or writing itself into a version 1 group.
 //! Moving another process takes a lock that all forks of the machine wait for, for milliseconds.
 
-use crate::{config::Limits, wire::{Limit, Tree}};
+use crate::{
+    config::Limits,
+    wire::{Limit, Tree},
+};
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     fs::{Mode, OFlags},
@@ -175,9 +178,10 @@ impl Cgroups {
 
     /// The sandbox's own group, for its first process. Killing it kills all the others too.
     pub(crate) fn whole(&self) -> Group {
-        self.v2.clone().and_then(opened).unwrap_or_else(|| {
-            self.freezer.clone().map_or(Group::None, |path| Group::Freezer { path })
-        })
+        self.v2
+            .clone()
+            .and_then(opened)
+            .unwrap_or_else(|| self.freezer.clone().map_or(Group::None, |path| Group::Freezer { path }))
     }
 
     pub(crate) fn entry<'a>(&self, group: &'a Group) -> io::Result<Entry<'a>> {
@@ -441,7 +445,8 @@ fn v2_home(own: &Path) -> io::Result<PathBuf> {
 /// For a server at its start, under a service manager that delegated the group; elsewhere it does nothing.
 pub fn settle() -> io::Result<()> {
     let Some(own) = Machine::look()?.v2 else { return Ok(()) };
-    let delegated = own.join("cgroup.type").exists() && own.file_name().is_some_and(|name| name != SERVER_LEAF);
+    let delegated =
+        own.join("cgroup.type").exists() && own.file_name().is_some_and(|name| name != SERVER_LEAF);
     if !delegated {
         return Ok(());
     }
@@ -481,5 +486,51 @@ mod tests {
         assert_eq!(elsewhere.v2, None);
         assert_eq!(Machine::read("", "").v2, None);
         assert_eq!(Machine::read("junk\n1 2 3 - \n- - -", ":::\n\n0").v2, None);
+    }
+
+    /// The way of machines that have version 1 only, on the one hierarchy that a hybrid machine shares with them.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a process to freeze")]
+    fn a_version_1_freezer_freezes_and_kills() {
+        let own = Machine::look().unwrap();
+        let home = own.v1("freezer").map(|own| own.join(HOME));
+        let name = format!("unit-{}", std::process::id());
+        let Some(path) = home.and_then(|home| group(&home, &name).ok()) else { return };
+        let group = Group::Freezer { path: path.clone() };
+        let mut child = std::process::Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        fs::write(path.join("tasks"), child.id().to_string()).unwrap();
+        group.freeze().unwrap();
+        while !group.frozen() {
+            group.freeze().unwrap();
+        }
+        assert!(group.members().contains(&pid));
+        assert!(!group.remove());
+        assert!(group.kill());
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(9));
+        while !group.remove() {
+            std::thread::yield_now();
+        }
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_group_left_by_another_keeper_is_emptied_and_new() {
+        let own = Machine::look().unwrap();
+        let home = own.v2.map(|own| own.join(HOME));
+        let name = format!("left-{}", std::process::id());
+        let Some((home, path)) = home.and_then(|home| group(&home, &name).ok().map(|path| (home, path)))
+        else {
+            return;
+        };
+        fs::create_dir(path.join("p1")).unwrap();
+        let before = rustix::fs::stat(&path).unwrap().st_ino;
+        assert_eq!(group(&home, &name).unwrap(), path);
+        assert_ne!(
+            rustix::fs::stat(&path).unwrap().st_ino,
+            before,
+            "a group that was killed is not used again"
+        );
+        assert!(removed(&path));
     }
 }

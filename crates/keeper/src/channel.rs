@@ -52,12 +52,7 @@ impl Output {
     }
 
     pub(crate) fn state(&self) -> OutputState {
-        OutputState {
-            fd: self.fd,
-            start: self.spool.start(),
-            end: self.spool.end(),
-            ended: self.ended(),
-        }
+        OutputState { fd: self.fd, start: self.spool.start(), end: self.spool.end(), ended: self.ended() }
     }
 
     /// Whether nothing more will come into the spool.

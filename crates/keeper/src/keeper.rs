@@ -138,7 +138,7 @@ impl Keeper {
             }
             Token::Listener => self.welcome_guest(),
             Token::Guest(id) => self.guest(id),
-            Token::Server(id) => self.from_server(id),
+            Token::Server(id) => self.hear_server(id),
             Token::Status(slot) => self.status(slot),
             Token::Output(slot, fd) => self.output(slot, fd),
             Token::Input(slot, fd) => self.input_ready(slot, fd, flags),
@@ -241,7 +241,7 @@ impl Keeper {
         }
     }
 
-    fn from_server(&mut self, id: u32) {
+    fn hear_server(&mut self, id: u32) {
         let Some(server) = self.server.as_mut().filter(|server| server.id == id) else { return };
         if server.read(&mut self.scratch).is_err() {
             return self.lost_server();
@@ -276,7 +276,11 @@ impl Keeper {
             limits,
             missing,
             pid: std::process::id(),
-            init: self.parts.sandbox.as_ref().map(|sandbox| sandbox.init().as_raw_nonzero().get().cast_unsigned()),
+            init: self
+                .parts
+                .sandbox
+                .as_ref()
+                .map(|sandbox| sandbox.init().as_raw_nonzero().get().cast_unsigned()),
             proxy: self.parts.egress.as_ref().map(Egress::port),
         }
     }

@@ -150,7 +150,11 @@ fn tell(report: BorrowedFd<'_>, kind: u8, failure: u8, number: i32) {
 }
 
 fn code(failure: SpawnFailure) -> u8 {
-    SpawnFailure::ALL.iter().position(|each| *each == failure).and_then(|at| u8::try_from(at).ok()).unwrap_or(0)
+    SpawnFailure::ALL
+        .iter()
+        .position(|each| *each == failure)
+        .and_then(|at| u8::try_from(at).ok())
+        .unwrap_or(0)
 }
 
 fn failure_of(code: u8) -> SpawnFailure {

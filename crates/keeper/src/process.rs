@@ -37,11 +37,22 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub(crate) enum Stage {
     /// `born` once the number in `pid` is the process's and not the middleman's.
-    Starting { tag: u32, status: OwnedFd, got: Vec<u8>, born: bool, exit: Option<Exit> },
+    Starting {
+        tag: u32,
+        status: OwnedFd,
+        got: Vec<u8>,
+        born: bool,
+        exit: Option<Exit>,
+    },
     Running,
     /// Ended, and its streams may still hold something.
-    Draining { exit: Exit, until: Instant },
-    Ended { exit: Exit },
+    Draining {
+        exit: Exit,
+        until: Instant,
+    },
+    Ended {
+        exit: Exit,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -37,7 +37,10 @@ impl Failure {
     }
 
     fn system(what: &str, error: impl std::fmt::Display) -> Self {
-        Self::new(format!("{what}: {error}"), "look at the message; the keeper needs a working /proc and /dev")
+        Self::new(
+            format!("{what}: {error}"),
+            "look at the message; the keeper needs a working /proc and /dev",
+        )
     }
 }
 
@@ -131,9 +134,9 @@ fn prepare(config: Config) -> Result<Keeper, Failure> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(failed("cannot become undumpable"))?;
     let egress = match (&config.sandbox, sandbox.as_mut().and_then(Sandbox::take_way_out)) {
-        (Some(wanted), Some(listener)) => Some(
-            Egress::new(listener, &wanted.network).map_err(failed("cannot set up the way out"))?,
-        ),
+        (Some(wanted), Some(listener)) => {
+            Some(Egress::new(listener, &wanted.network).map_err(failed("cannot set up the way out"))?)
+        }
         _ => None,
     };
     let token = read_token(folder.as_fd())?;
@@ -149,7 +152,10 @@ fn prepare(config: Config) -> Result<Keeper, Failure> {
 fn open_folder(config: &Config) -> Result<OwnedFd, Failure> {
     let path = String::from_utf8_lossy(&config.folder.0).into_owned();
     let failed = |error: Errno| {
-        Failure::new(format!("cannot open the keeper's folder {path}: {error}"), "check that it is there and yours")
+        Failure::new(
+            format!("cannot open the keeper's folder {path}: {error}"),
+            "check that it is there and yours",
+        )
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let folder = rustix::fs::open(config.folder.0.as_slice(), flags, Mode::empty()).map_err(failed)?;
@@ -197,7 +203,10 @@ fn check_name(name: &str) -> Result<(), Failure> {
 
 fn read_token(folder: BorrowedFd<'_>) -> Result<wire::Token, Failure> {
     let failed = |error: Errno| {
-        Failure::new(format!("cannot read the keeper's token: {error}"), "write 32 bytes to \"token\" in its folder")
+        Failure::new(
+            format!("cannot read the keeper's token: {error}"),
+            "write 32 bytes to \"token\" in its folder",
+        )
     };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::openat(folder, TOKEN, flags, Mode::empty()).map_err(failed)?;

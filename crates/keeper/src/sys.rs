@@ -211,8 +211,10 @@ pub(crate) struct Step(pub(crate) u16, pub(crate) u8, pub(crate) u8, pub(crate) 
 
 /// Installs a filter for this process and all that it starts. Needs no-new-privs.
 pub(crate) fn install_filter(steps: &[Step]) -> Result<()> {
-    let mut program: Vec<libc::sock_filter> =
-        steps.iter().map(|step| libc::sock_filter { code: step.0, jt: step.1, jf: step.2, k: step.3 }).collect();
+    let mut program: Vec<libc::sock_filter> = steps
+        .iter()
+        .map(|step| libc::sock_filter { code: step.0, jt: step.1, jf: step.2, k: step.3 })
+        .collect();
     let length = u16::try_from(program.len()).map_err(|_| Errno::INVAL)?;
     let filter = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
     // SAFETY: `filter` points to `length` instructions, both alive across the call; the kernel copies and checks
@@ -230,7 +232,8 @@ pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> Result<()> {
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
     // SAFETY: SIOCSIFFLAGS reads one `ifreq`, which lives across the call.
-    checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into()).map(drop)
+    checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into())
+        .map(drop)
 }
 
 /// Replaces standard input and output of this process by `fd`.

@@ -89,7 +89,13 @@ fn parse(stat: &[u8]) -> Option<Kin> {
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
     let mut number = || fields.next()?.parse().ok();
-    Some(Kin { pid, parent: number()?, group: number()?, session: number()?, dead: matches!(state, "Z" | "X") })
+    Some(Kin {
+        pid,
+        parent: number()?,
+        group: number()?,
+        session: number()?,
+        dead: matches!(state, "Z" | "X"),
+    })
 }
 
 #[cfg(test)]

@@ -36,8 +36,11 @@ fn state() -> impl Strategy<Value = ProcessState> {
         Just(Life::Running {}),
         exit().prop_map(|exit| Life::Exited { exit })
     ];
-    let input = (any::<u32>(), any::<u64>(), any::<bool>())
-        .prop_map(|(fd, taken, open)| InputState { fd, taken, open });
+    let input = (any::<u32>(), any::<u64>(), any::<bool>()).prop_map(|(fd, taken, open)| InputState {
+        fd,
+        taken,
+        open,
+    });
     let output = (any::<u32>(), any::<u64>(), any::<u64>(), any::<bool>())
         .prop_map(|(fd, start, end, ended)| OutputState { fd, start, end, ended });
     (any::<u64>(), any::<u32>(), life, any::<bool>(), vec(input, 0..4), vec(output, 0..4)).prop_map(
@@ -78,9 +81,9 @@ fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         (any::<u16>(), any::<Token>()).prop_map(|(version, token)| Request::Hello { version, token }),
         (tag, spawn()).prop_map(|(tag, spawn)| Request::Spawn { tag, spawn }),
-        (process, fd, any::<u64>(), one_of(Part::ALL), blob()).prop_map(|(process, fd, number, part, bytes)| {
-            Request::Input { process, fd, number, part, bytes }
-        }),
+        (process, fd, any::<u64>(), one_of(Part::ALL), blob()).prop_map(
+            |(process, fd, number, part, bytes)| { Request::Input { process, fd, number, part, bytes } }
+        ),
         (process, fd).prop_map(|(process, fd)| Request::CloseInput { process, fd }),
         (tag, process, any::<i32>(), one_of(Reach::ALL))
             .prop_map(|(tag, process, signal, reach)| Request::Signal { tag, process, signal, reach }),
@@ -105,14 +108,21 @@ fn notice() -> impl Strategy<Value = Notice> {
             |(version, epoch, isolation, processes)| Notice::Welcome { version, epoch, isolation, processes }
         ),
         tag.prop_map(|tag| Notice::Done { tag }),
-        (tag, one_of(Refusal::ALL), text())
-            .prop_map(|(tag, reason, text)| Notice::Refused { tag, reason, text }),
+        (tag, one_of(Refusal::ALL), text()).prop_map(|(tag, reason, text)| Notice::Refused {
+            tag,
+            reason,
+            text
+        }),
         (tag, process, any::<u32>()).prop_map(|(tag, process, pid)| Notice::Spawned { tag, process, pid }),
         (tag, process, one_of(SpawnFailure::ALL), any::<i32>()).prop_map(|(tag, process, failure, errno)| {
             Notice::SpawnFailed { tag, process, failure, errno }
         }),
-        (process, fd, any::<u64>(), blob())
-            .prop_map(|(process, fd, offset, bytes)| Notice::Output { process, fd, offset, bytes }),
+        (process, fd, any::<u64>(), blob()).prop_map(|(process, fd, offset, bytes)| Notice::Output {
+            process,
+            fd,
+            offset,
+            bytes
+        }),
         (process, fd, any::<u64>()).prop_map(|(process, fd, offset)| Notice::End { process, fd, offset }),
         (process, exit()).prop_map(|(process, exit)| Notice::Exited { process, exit }),
         (process, fd, any::<u64>()).prop_map(|(process, fd, number)| Notice::InputTaken {

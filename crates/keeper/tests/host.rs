@@ -1,5 +1,7 @@
 //! A keeper on the bare host, with real processes. What waits, waits for a notice or for a process's end.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "this is a test's own code")]
+
 mod support;
 
 use keeper::{
@@ -10,7 +12,9 @@ use keeper::{
     },
 };
 use std::{io::Read, os::unix::fs::PermissionsExt};
-use support::{Client, Fixture, STDERR, STDOUT, TOKEN_BYTES, alive, config, exited, folder, killed, run, sh, wait_gone};
+use support::{
+    Client, Fixture, STDERR, STDOUT, TOKEN_BYTES, alive, config, exited, folder, killed, run, sh, wait_gone,
+};
 
 #[test]
 fn a_process_reads_writes_and_ends() {
@@ -59,8 +63,12 @@ fn it_starts_with_only_what_it_was_given() {
         let value = text.lines().find_map(|line| line.strip_prefix(mask)).unwrap();
         assert_eq!(u64::from_str_radix(value, 16).unwrap() & !unsettable, 0, "{mask}{value}");
     }
-    let names: Vec<&str> = text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
-    assert!(names.iter().all(|name| ["PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_"].contains(name)), "{names:?}");
+    let names: Vec<&str> =
+        text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+    assert!(
+        names.iter().all(|name| ["PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_"].contains(name)),
+        "{names:?}"
+    );
 }
 
 #[test]
@@ -114,7 +122,13 @@ fn input_is_numbered_and_taken_once() {
     client.input(1, 5, b"again");
     client.input(1, 3, b"older");
     // An input whose last part never comes, because its server died.
-    let part = |part, bytes: &[u8]| Request::Input { process: 1, fd: 0, number: 6, part, bytes: Blob(bytes.to_vec()) };
+    let part = |part, bytes: &[u8]| Request::Input {
+        process: 1,
+        fd: 0,
+        number: 6,
+        part,
+        bytes: Blob(bytes.to_vec()),
+    };
     client.send(&part(Part::More, b"half of six "));
     client.done(|tag| Request::SetOrphanTimeout { tag, seconds: 120 });
     drop(client);

@@ -1,5 +1,8 @@
 //! A keeper with a sandbox: what is inside works, and what is outside stays there.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "this is a test's own code")]
+#![allow(clippy::print_stdout, reason = "what a probe found is shown when the test fails")]
+
 mod support;
 
 use keeper::{
@@ -86,7 +89,10 @@ fn ordinary_work_works() {
     let Notice::Welcome { isolation, .. } = client.welcome.clone() else { panic!() };
     assert_eq!(isolation.mode, Mode::Sandbox);
     for (script, expected) in [
-        ("id -u; id -un; id -gn; pwd; hostname; echo $HOME", "1000\nuser\nuser\n/home/user\nsandbox\n/home/user\n"),
+        (
+            "id -u; id -un; id -gn; pwd; hostname; echo $HOME",
+            "1000\nuser\nuser\n/home/user\nsandbox\n/home/user\n",
+        ),
         ("echo hello > file; cat /workspace/file", "hello\n"),
         ("echo x > /tmp/y; cat /var/tmp/y; touch /dev/shm/z && echo shm", "x\nshm\n"),
         ("echo piped | cat; cat < /dev/null; head -c 3 /dev/zero | wc -c", "piped\n3\n"),
@@ -179,7 +185,10 @@ const PROBES: &[Probe] = &[
     probe("other processes", "test $(ls -d /proc/[0-9]* | wc -l) -gt 12"),
     probe("signalling the host", "kill -0 $TESTER"),
     hard("the first process's variables", "tr '\\0' '\\n' < /proc/1/environ | grep ."),
-    probe("attaching to a child", "perl -e 'my $p=fork; sleep 9 unless $p; my $r=syscall(101,16,$p,0,0); kill 9,$p; exit($r!=0)'"),
+    probe(
+        "attaching to a child",
+        "perl -e 'my $p=fork; sleep 9 unless $p; my $r=syscall(101,16,$p,0,0); kill 9,$p; exit($r!=0)'",
+    ),
     call("reading another's memory", "perl -e 'syscall(310,$$,0,0,0,0,0); exit($!{EPERM})'"),
     call("comparing processes", "perl -e 'syscall(312,$$,$$,1,0,0); exit($!{EPERM})'"),
     call("taking another's descriptor", "perl -e 'syscall(438,-1,0,0); exit($!{EPERM})'"),
@@ -192,20 +201,32 @@ const PROBES: &[Probe] = &[
     probe("a user and mount namespace", "unshare -r -m true"),
     probe("a network namespace", "unshare -n true"),
     probe("a pid namespace", "unshare -p -f true"),
-    probe("entering a namespace", "perl -e 'open(F,q(<),q(/proc/self/ns/uts)) or exit 1; exit(syscall(308,fileno(F),0)!=0)'"),
+    probe(
+        "entering a namespace",
+        "perl -e 'open(F,q(<),q(/proc/self/ns/uts)) or exit 1; exit(syscall(308,fileno(F),0)!=0)'",
+    ),
     probe("changing root", "perl -e 'exit(!chroot(\"/\"))'"),
     call("the new mount calls", "perl -e 'syscall(430,0,0); exit($!{EPERM})'"),
     call("cloning trees", "perl -e 'syscall(428,-1,0,0); exit($!{EPERM})'"),
     call("mount attributes", "perl -e 'syscall(442,-1,0,0,0,0); exit($!{EPERM})'"),
     call("files by handle", "perl -e 'syscall(304,-1,0,0); exit($!{EPERM})'"),
     // The network.
-    probe("the host's loopback", "perl -MIO::Socket::INET -e 'exit !IO::Socket::INET->new(PeerAddr=>\"127.0.0.1:$ENV{PORT}\",Timeout=>2)'"),
-    probe("the host's abstract sockets", "perl -MSocket -e 'socket(S,AF_UNIX,SOCK_STREAM,0); exit !connect(S,pack(\"S a*\",1,\"\\0$ENV{ABSTRACT}\"))'"),
+    probe(
+        "the host's loopback",
+        "perl -MIO::Socket::INET -e 'exit !IO::Socket::INET->new(PeerAddr=>\"127.0.0.1:$ENV{PORT}\",Timeout=>2)'",
+    ),
+    probe(
+        "the host's abstract sockets",
+        "perl -MSocket -e 'socket(S,AF_UNIX,SOCK_STREAM,0); exit !connect(S,pack(\"S a*\",1,\"\\0$ENV{ABSTRACT}\"))'",
+    ),
     probe("raw sockets", "perl -e 'exit !socket(S,2,3,1)'"),
     probe("packet sockets", "perl -e 'exit !socket(S,17,3,0)'"),
     hard("host sockets of a virtual machine", "perl -e 'exit !socket(S,40,1,0)'"),
     hard("kernel crypto sockets", "perl -e 'exit !socket(S,38,5,0)'"),
-    hard("a way to the world", "perl -MIO::Socket::INET -e 'exit !IO::Socket::INET->new(PeerAddr=>\"1.1.1.1:53\",Timeout=>2)'"),
+    hard(
+        "a way to the world",
+        "perl -MIO::Socket::INET -e 'exit !IO::Socket::INET->new(PeerAddr=>\"1.1.1.1:53\",Timeout=>2)'",
+    ),
     // Kernel interfaces.
     call("bpf", "perl -e 'syscall(321,-1,0,0); exit($!{EPERM})'"),
     call("performance events", "perl -e 'syscall(298,0,0,0,0,0); exit($!{EPERM}||$!{EACCES})'"),
@@ -233,7 +254,10 @@ const PROBES: &[Probe] = &[
     probe("capabilities", "grep -E 'Cap(Eff|Prm|Bnd|Amb|Inh)' /proc/self/status | grep -v ':.0*$'"),
     probe("new privileges", "grep -E 'NoNewPrivs:.0' /proc/self/status"),
     probe("no filter", "grep -E 'Seccomp:.0' /proc/self/status"),
-    probe("setuid programs", "find /usr/bin -perm -4000 | head -1 | grep . && grep -E 'NoNewPrivs:.0' /proc/self/status"),
+    probe(
+        "setuid programs",
+        "find /usr/bin -perm -4000 | head -1 | grep . && grep -E 'NoNewPrivs:.0' /proc/self/status",
+    ),
     probe("a better priority", "perl -e 'exit(!setpriority(0,0,-5))'"),
     probe("giving files away", "touch /tmp/probe-own && chown 1 /tmp/probe-own"),
 ];
@@ -323,7 +347,15 @@ fn as_ordinary(id: u32, dir: &Path) -> Command {
     }
     let mut command = Command::new("setpriv");
     let id = id.to_string();
-    command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]);
+    command.args([
+        "--reuid",
+        &id,
+        "--regid",
+        &id,
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+    ]);
     command.arg(program).env("KEEPER_SECRET", "outside");
     command
 }
@@ -398,7 +430,8 @@ fn limits_hold() {
         let (out, _, _) = run(&mut client, 3, "echo the sandbox lives on");
         assert_eq!(out, "the sandbox lives on\n");
     }
-    let (out, _, _) = run(&mut client, 4, "head -c 20000000 /dev/zero > /tmp/large || echo full; rm /tmp/large");
+    let (out, _, _) =
+        run(&mut client, 4, "head -c 20000000 /dev/zero > /tmp/large || echo full; rm /tmp/large");
     assert_eq!(out, "full\n");
     for limit in [Limit::Memory, Limit::Processes, Limit::Cpu] {
         let told = isolation.limits.contains(&limit) || !isolation.missing.is_empty();
@@ -470,7 +503,9 @@ fn the_list_of_hosts_is_the_only_way_out() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {answer}");
         let (name, port) = target.rsplit_once(':').unwrap();
         client.wait(|notice| match notice {
-            Notice::EgressRefused { host, port: at, reason: why } if host == name && at.to_string() == port => {
+            Notice::EgressRefused { host, port: at, reason: why }
+                if host == name && at.to_string() == port =>
+            {
                 assert_eq!(*why, reason, "{target}");
                 Some(())
             }
@@ -495,14 +530,17 @@ fn the_list_of_hosts_is_the_only_way_out() {
     drop(client);
     support::wait_gone(pid);
     let mut client = fixture.client();
-    client.wait(|notice| matches!(notice, Notice::EgressRefused { host, .. } if host == "later.example").then_some(()));
+    client.wait(|notice| {
+        matches!(notice, Notice::EgressRefused { host, .. } if host == "later.example").then_some(())
+    });
 }
 
 #[test]
 fn a_sandbox_that_cannot_be_is_refused_whole() {
     let workspace = tempfile::tempdir().unwrap();
     let good = sandbox(workspace.path());
-    let mount = |to: &str| Mount { from: Blob(b"/etc".to_vec()), to: Blob(to.into()), access: Access::ReadOnly };
+    let mount =
+        |to: &str| Mount { from: Blob(b"/etc".to_vec()), to: Blob(to.into()), access: Access::ReadOnly };
     let mut bad = vec![
         ("no workspace", Sandbox { workspace: Blob(b"/no/such".to_vec()), ..good.clone() }),
         ("no root", Sandbox { root: Some(Blob(b"/no/such".to_vec())), ..good.clone() }),
@@ -533,14 +571,17 @@ fn an_operators_root_is_used() {
         std::fs::create_dir_all(root.path().join(folder)).unwrap();
     }
     // A root that holds one static program and nothing else.
-    let Some(shell) = ["/bin/busybox", "/usr/bin/busybox"].iter().find(|path| Path::new(path).exists()) else {
+    let Some(shell) = ["/bin/busybox", "/usr/bin/busybox"].iter().find(|path| Path::new(path).exists())
+    else {
         println!("no static shell on this machine");
         return;
     };
     std::fs::copy(shell, root.path().join("bin/sh")).unwrap();
     std::fs::write(root.path().join("etc/motd"), "of the root\n").unwrap();
-    let wanted =
-        Sandbox { root: Some(Blob(root.path().as_os_str().as_bytes().to_vec())), ..sandbox(workspace.path()) };
+    let wanted = Sandbox {
+        root: Some(Blob(root.path().as_os_str().as_bytes().to_vec())),
+        ..sandbox(workspace.path())
+    };
     let fixture = Fixture::sandboxed(wanted);
     let mut client = fixture.client();
     let (out, err, _) = run(&mut client, 1, "read line < /etc/motd; echo $line; echo /home/* /usr/*");

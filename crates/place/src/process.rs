@@ -90,7 +90,9 @@ impl Output {
     /// Everything below `upto` is recorded, and the place may forget it. The host forgets as it goes.
     pub fn ack(&self, upto: u64) {
         match &self.source {
-            OutputSource::Pipe(pipe) => debug_assert!(upto <= pipe.offset, "acknowledged what was never read"),
+            OutputSource::Pipe(pipe) => {
+                debug_assert!(upto <= pipe.offset, "acknowledged what was never read");
+            }
             OutputSource::Kept(kept) => kept.ack(upto),
         }
     }

@@ -126,7 +126,9 @@ mod tests {
         assert_eq!(target.opening, Opening::Request(expected.into()));
         let target = whole("GET http://a.b?q HTTP/1.0").unwrap();
         assert_eq!(target.port, 80);
-        assert!(matches!(target.opening, Opening::Request(bytes) if bytes.starts_with(b"GET /?q HTTP/1.0\r\n")));
+        assert!(
+            matches!(target.opening, Opening::Request(bytes) if bytes.starts_with(b"GET /?q HTTP/1.0\r\n"))
+        );
     }
 
     #[test]

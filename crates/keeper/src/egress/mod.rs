@@ -107,7 +107,9 @@ impl Egress {
             if self.relays[at].deadline.is_some_and(|deadline| now >= deadline) {
                 let next = self.relays[at].late();
                 match next {
-                    Next::Refused(notice) if self.refusals.len() < REFUSALS => self.refusals.push_back(notice),
+                    Next::Refused(notice) if self.refusals.len() < REFUSALS => {
+                        self.refusals.push_back(notice);
+                    }
                     Next::Refused(_) | Next::On | Next::Over => {}
                 }
                 self.relays.swap_remove(at);

@@ -43,7 +43,10 @@ fn matches(rule: &str, host: &str) -> bool {
     match rule.strip_prefix("*.") {
         Some(domain) => {
             !domain.is_empty()
-                && host.strip_suffix(domain).and_then(|rest| rest.strip_suffix('.')).is_some_and(|name| !name.is_empty())
+                && host
+                    .strip_suffix(domain)
+                    .and_then(|rest| rest.strip_suffix('.'))
+                    .is_some_and(|name| !name.is_empty())
         }
         None => rule == host,
     }
@@ -129,7 +132,8 @@ mod tests {
         ] {
             assert!(!public(text.parse().unwrap()), "{text}");
         }
-        for text in ["8.8.8.8", "1.1.1.1", "100.63.0.1", "172.32.0.1", "2606:4700::1111", "2a00:1450:4001::1"] {
+        for text in ["8.8.8.8", "1.1.1.1", "100.63.0.1", "172.32.0.1", "2606:4700::1111", "2a00:1450:4001::1"]
+        {
             assert!(public(text.parse().unwrap()), "{text}");
         }
     }

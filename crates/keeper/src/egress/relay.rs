@@ -213,7 +213,8 @@ impl Relay {
     }
 
     fn resolved(&mut self) -> Next {
-        let Stage::Resolving { target, answer, .. } = std::mem::replace(&mut self.stage, Stage::Asking) else {
+        let Stage::Resolving { target, answer, .. } = std::mem::replace(&mut self.stage, Stage::Asking)
+        else {
             return Next::Over;
         };
         let found = resolve::addresses(&answer);
@@ -248,7 +249,8 @@ impl Relay {
     }
 
     fn connected(&mut self, poller: &Poller) -> Next {
-        let Stage::Connecting { target, outer, others } = std::mem::replace(&mut self.stage, Stage::Asking) else {
+        let Stage::Connecting { target, outer, others } = std::mem::replace(&mut self.stage, Stage::Asking)
+        else {
             return Next::Over;
         };
         if !matches!(sockopt::socket_error(&outer.fd), Ok(Ok(()))) {

@@ -6,9 +6,7 @@ use crate::{
     launch::{self, Bounds, Unfit},
     poller::{NOTHING, READ, Token},
     process::{FREEZE, Frost, Process},
-    wire::{
-        InputRefusal, Notice, PROCESSES, Part, Reach, Refusal, Request, Spawn, SpawnFailure,
-    },
+    wire::{InputRefusal, Notice, PROCESSES, Part, Reach, Refusal, Request, Spawn, SpawnFailure},
 };
 use rustix::{fd::AsFd, process::Signal};
 use std::time::{Duration, Instant};
@@ -101,15 +99,15 @@ impl Keeper {
             return Err(Fault::Refused(Refusal::TooMany, text));
         }
         let slot = self.fresh_id();
-        let bounds = Bounds {
-            open_files: self.parts.config.limits.open_files,
-            processes: self.processes_by_rlimit(),
-        };
+        let bounds =
+            Bounds { open_files: self.parts.config.limits.open_files, processes: self.processes_by_rlimit() };
         let group = self.parts.cgroups.group(&format!("p{slot}"));
         let sandbox = self.parts.sandbox.as_ref();
         let launched = match self.parts.cgroups.entry(&group) {
             Ok(entry) => launch::launch(spawn, bounds, entry, sandbox),
-            Err(error) => Err(Unfit::System(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))),
+            Err(error) => {
+                Err(Unfit::System(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO)))
+            }
         };
         let launched = match launched {
             Ok(launched) => launched,
@@ -183,9 +181,10 @@ impl Keeper {
         let (start, end) = (output.spool.start(), output.spool.end());
         match output.subscribe(from, upto) {
             Ok(()) => Ok(()),
-            Err(()) => {
-                refuse(Refusal::BadOffset, format!("the stream can be read from {start} to {end}, not from {from}"))
-            }
+            Err(()) => refuse(
+                Refusal::BadOffset,
+                format!("the stream can be read from {start} to {end}, not from {from}"),
+            ),
         }
     }
 

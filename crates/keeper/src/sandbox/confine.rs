@@ -29,7 +29,9 @@ pub(crate) fn seal(filter: &[Step]) -> Result<(), Errno> {
 /// All capabilities, and the ways to new ones.
 pub(crate) fn drop_rights() -> Result<(), Errno> {
     for number in 0..u64::BITS {
-        match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+        match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(
+            1 << number,
+        )) {
             Ok(()) => {}
             // Beyond the last that this kernel knows.
             Err(Errno::INVAL) => break,
@@ -38,6 +40,9 @@ pub(crate) fn drop_rights() -> Result<(), Errno> {
     }
     rustix::thread::clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets { effective: none, permitted: none, inheritable: none },
+    )?;
     rustix::thread::set_no_new_privs(true)
 }

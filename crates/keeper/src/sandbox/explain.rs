@@ -18,7 +18,8 @@ struct Machine {
 
 impl Machine {
     fn look() -> Self {
-        let is = |path: &str, value: &str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
+        let is =
+            |path: &str, value: &str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
         Self {
             root: rustix::process::geteuid().is_root(),
             apparmor_restricts: is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
@@ -54,10 +55,12 @@ fn fix(machine: &Machine, what: &str, error: Errno) -> String {
     }
     match error {
         Errno::NOSPC | Errno::USERS => {
-            "the machine's bound on namespaces is reached: raise user.max_user_namespaces and its like".to_owned()
+            "the machine's bound on namespaces is reached: raise user.max_user_namespaces and its like"
+                .to_owned()
         }
         Errno::NOSYS | Errno::INVAL => {
-            "the kernel lacks what a sandbox needs; Linux 5.14 or later with namespaces is required".to_owned()
+            "the kernel lacks what a sandbox needs; Linux 5.14 or later with namespaces is required"
+                .to_owned()
         }
         _ => "look at the message, or choose place = \"host\" to run without isolation".to_owned(),
     }

@@ -256,7 +256,7 @@ mod tests {
             assert_eq!(call(libc::SYS_socket, family as u64, 0), refused(libc::EAFNOSUPPORT), "{family}");
         }
         assert_eq!(call(libc::SYS_ioctl, 0, libc::TIOCSTI), refused(libc::EPERM));
-        assert_eq!(call(libc::SYS_ioctl, 0, libc::TIOCLINUX as u64), refused(libc::EPERM));
+        assert_eq!(call(libc::SYS_ioctl, 0, libc::TIOCLINUX), refused(libc::EPERM));
         assert_eq!(run(&steps, libc::SYS_read, 0x4000_0003, [0, 0]), refused(libc::ENOSYS));
         #[cfg(target_arch = "x86_64")]
         assert_eq!(call(libc::SYS_read | 0x4000_0000, 0, 0), refused(libc::ENOSYS));

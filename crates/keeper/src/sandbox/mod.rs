@@ -47,17 +47,13 @@ impl Sandbox {
     pub(crate) fn make(wanted: &config::Sandbox, cgroups: &Cgroups) -> Result<Self, Failure> {
         check_user(wanted)?;
         let failed = |what: &'static str| move |error| explain::failure(what, error);
-        let (ours, theirs) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(failed("make a socket"))?;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(failed("make a socket"))?;
         let group = cgroups.whole();
-        let entry = cgroups
-            .entry(&group)
-            .map_err(|error| explain::failure("open its cgroup", Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let entry = cgroups.entry(&group).map_err(|error| {
+            explain::failure("open its cgroup", Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })?;
         let network = if matches!(wanted.network, Network::Full {}) { 0 } else { sys::NEW_NETWORK };
         let filter = filter::steps();
         let pid = match sys::clone(sys::NEW_NAMESPACES | network, entry.v2) {

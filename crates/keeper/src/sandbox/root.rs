@@ -27,16 +27,8 @@ const SYSTEM: [&str; 8] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx3
 /// Never taken from an operator's root: these are the sandbox's own.
 const OWN: [&str; 9] = ["proc", "sys", "dev", "tmp", "home", "workspace", "run", "boot", "lost+found"];
 /// Folders of `/etc` that programs need, and that tell nothing about the machine's users.
-const ETC_FOLDERS: [&str; 8] = [
-    "alternatives",
-    "crypto-policies",
-    "fonts",
-    "perl",
-    "pki",
-    "python3",
-    "ssl",
-    "terminfo",
-];
+const ETC_FOLDERS: [&str; 8] =
+    ["alternatives", "crypto-policies", "fonts", "perl", "pki", "python3", "ssl", "terminfo"];
 /// Files of `/etc` that are copied.
 const ETC_FILES: [&str; 15] = [
     "bash.bashrc",
@@ -165,9 +157,8 @@ impl Sources {
     /// Clones what is at `from`, with everything mounted below it, and sets the flags while nobody sees it.
     fn bind(&mut self, from: &Path, to: PathBuf, flags: u64) -> Result<(), Trouble> {
         let what = || format!("bind {} from the host", from.display());
-        let open = OpenTreeFlags::OPEN_TREE_CLONE
-            | OpenTreeFlags::OPEN_TREE_CLOEXEC
-            | OpenTreeFlags::AT_RECURSIVE;
+        let open =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
         let tree = rustix::mount::open_tree(CWD, from, open).map_err(trouble(what()))?;
         sys::mount_attributes(tree.as_fd(), flags, MountReach::Below).map_err(trouble(what()))?;
         let stat = rustix::fs::statat(&tree, c"", AtFlags::EMPTY_PATH).map_err(trouble(what()))?;
@@ -183,7 +174,8 @@ impl Sources {
     pub(crate) fn build(self, wanted: &config::Sandbox) -> Result<(), Trouble> {
         let plain = MountFlags::NOSUID | MountFlags::NODEV;
         let on = |what: &str| trouble(format!("make {what}"));
-        rustix::mount::mount("tmpfs", SITE, "tmpfs", plain, Some(&*text(ROOT_OPTIONS))).map_err(on("its root"))?;
+        rustix::mount::mount("tmpfs", SITE, "tmpfs", plain, Some(&*text(ROOT_OPTIONS)))
+            .map_err(on("its root"))?;
         rustix::process::chdir(SITE).map_err(on("its root"))?;
         for folder in ["etc", "dev", "dev/pts", "dev/shm", "proc", "tmp", "run", "var", "home", "home/user"] {
             make_folder(Path::new(folder))?;
@@ -202,7 +194,8 @@ impl Sources {
         }
         let terminals = text("newinstance,ptmxmode=0666,mode=0620");
         let quiet = MountFlags::NOSUID | MountFlags::NOEXEC;
-        rustix::mount::mount("devpts", "dev/pts", "devpts", quiet, Some(&*terminals)).map_err(on("/dev/pts"))?;
+        rustix::mount::mount("devpts", "dev/pts", "devpts", quiet, Some(&*terminals))
+            .map_err(on("/dev/pts"))?;
         for (name, aim) in [
             ("workspace", "home/user"),
             ("dev/ptmx", "pts/ptmx"),
@@ -232,7 +225,12 @@ impl Sources {
         let id = INSIDE_ID;
         let host = &wanted.hostname;
         let own = [
-            ("passwd", format!("user:x:{id}:{id}:user:/home/user:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")),
+            (
+                "passwd",
+                format!(
+                    "user:x:{id}:{id}:user:/home/user:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+                ),
+            ),
             ("group", format!("user:x:{id}:\nnogroup:x:65534:\n")),
             ("hostname", format!("{host}\n")),
             ("hosts", format!("127.0.0.1 localhost {host}\n::1 localhost\n")),
@@ -314,7 +312,10 @@ fn inside(bytes: &[u8]) -> Result<PathBuf, Trouble> {
     if plain && below.components().next().is_some() {
         return Ok(below.to_owned());
     }
-    Err(Trouble { what: format!("mount at {}, which is no plain absolute path", path.display()), error: Errno::INVAL })
+    Err(Trouble {
+        what: format!("mount at {}, which is no plain absolute path", path.display()),
+        error: Errno::INVAL,
+    })
 }
 
 fn text(text: &str) -> std::ffi::CString {

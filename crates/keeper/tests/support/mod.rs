@@ -1,6 +1,7 @@
 //! A keeper of its own for each test, and a plain client that speaks to it.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "this is a test's own code")]
 
 use keeper::{
     codec::Blob,
@@ -252,7 +253,9 @@ impl Client {
     pub fn input(&mut self, process: u64, number: u64, bytes: &[u8]) -> Notice {
         self.send(&Request::Input { process, fd: 0, number, part: Part::Last, bytes: Blob(bytes.to_vec()) });
         self.wait(|notice| match notice {
-            Notice::InputTaken { number: of, .. } | Notice::InputRefused { number: of, .. } if *of == number => {
+            Notice::InputTaken { number: of, .. } | Notice::InputRefused { number: of, .. }
+                if *of == number =>
+            {
                 Some(notice.clone())
             }
             _ => None,
@@ -268,7 +271,9 @@ impl Client {
         let (mut bytes, mut next) = (Vec::new(), 0);
         loop {
             let more = self.wait(|notice| match notice {
-                Notice::Output { process: of, fd: stream, offset, bytes } if (*of, *stream) == (process, fd) => {
+                Notice::Output { process: of, fd: stream, offset, bytes }
+                    if (*of, *stream) == (process, fd) =>
+                {
                     assert_eq!(*offset, next, "no gap, no double");
                     Some(Some(bytes.0.clone()))
                 }

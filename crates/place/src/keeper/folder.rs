@@ -154,8 +154,14 @@ fn prepare(folder: &Path) -> Result<wire::Token, KeeperError> {
 async fn run(program: &Path, folder: &Path, started: &Config) -> Result<Started, KeeperError> {
     let failed = |error| KeeperError::io("start the keeper")(error);
     let mut order = Vec::new();
-    wire::frame(started, &mut order).map_err(|_| failed(io::Error::from(io::ErrorKind::ArgumentListTooLong)))?;
-    let log = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(folder.join(LOG)).map_err(failed)?;
+    wire::frame(started, &mut order)
+        .map_err(|_| failed(io::Error::from(io::ErrorKind::ArgumentListTooLong)))?;
+    let log = fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(folder.join(LOG))
+        .map_err(failed)?;
     let mut child = Command::new(program)
         .arg0(NAME)
         .env_clear()

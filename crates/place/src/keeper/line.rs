@@ -107,6 +107,8 @@ struct State {
     tag: u32,
     answers: HashMap<u32, oneshot::Sender<Notice>>,
     holds: HashMap<u64, Hold>,
+    /// Ends of processes that nobody has attached to yet; at most as many as a keeper has processes.
+    ends: HashMap<u64, Exit>,
     inputs: HashMap<(u64, u32), Arc<Input>>,
     refusals: VecDeque<EgressRefused>,
 }
@@ -221,6 +223,9 @@ impl Line {
             .collect();
         let hold = Hold { process, streams: Arc::new(streams), exit: watch::channel(None).0 };
         let mut state = self.shared.state();
+        if let Some(exit) = state.ends.remove(&process) {
+            hold.exited(exit);
+        }
         if state.over {
             hold.lost();
         }
@@ -238,6 +243,7 @@ impl Line {
 
     pub(crate) fn let_go(&self, process: u64) {
         let mut state = self.shared.state();
+        state.ends.remove(&process);
         if let Some(hold) = state.holds.remove(&process) {
             hold.lost();
         }
@@ -392,11 +398,10 @@ impl Shared {
                     stream.end();
                 }
             }
-            Notice::Exited { process, exit } => {
-                if let Some(hold) = state.holds.get(&process) {
-                    hold.exited(exit_of(&exit));
-                }
-            }
+            Notice::Exited { process, exit } => match state.holds.get(&process) {
+                Some(hold) => hold.exited(exit_of(&exit)),
+                None => drop(state.ends.insert(process, exit_of(&exit))),
+            },
             Notice::InputTaken { process, fd, number } => {
                 if let Some(input) = state.inputs.get(&(process, fd)) {
                     input.state().taken = number;
@@ -417,7 +422,10 @@ impl Shared {
                 self.refusal.notify_one();
             }
             Notice::EgressUntold { count } => {
-                tracing::warn!(count, "refused connections of a sandbox were dropped while no server was there");
+                tracing::warn!(
+                    count,
+                    "refused connections of a sandbox were dropped while no server was there"
+                );
             }
             Notice::Welcome { .. } | Notice::Replaced {} | Notice::ShuttingDown {} => {}
         }

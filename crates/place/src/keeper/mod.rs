@@ -17,8 +17,8 @@ use ::keeper::{
     codec::Blob,
     config::{self, CONFIG_VERSION, Config, Started},
     wire::{
-        Channel, EgressRefusal, Flow, Isolation, Life, Limit, Mode, Notice, ProcessState, Reach, Request, SpawnFailure,
-        Tree,
+        Channel, EgressRefusal, Flow, Isolation, Life, Limit, Mode, Notice, ProcessState, Reach, Request,
+        SpawnFailure, Tree,
     },
 };
 pub use config::{Access, HostRule, Limits, Mount, Network, Sandbox};
@@ -148,6 +148,23 @@ impl Keeper {
 
     /// Starts a process under a number that this keeper never had. `cwd` is a path as the process sees it.
     pub async fn spawn(&self, process: u64, spawn: Spawn, cwd: &str) -> Result<Process, SpawnError> {
+        // Known before it starts, so that nothing it says is missed.
+        let hold = self.line.hold(process, [STDOUT, STDERR]);
+        let program = PathBuf::from(&spawn.program);
+        let started = match self.launch(process, spawn, cwd).await {
+            Ok(()) => self
+                .process(process, hold, 0, 0)
+                .await
+                .map_err(|error| SpawnError::Failed { path: program, source: io::Error::other(error) }),
+            Err(error) => Err(error),
+        };
+        if started.is_err() {
+            self.line.let_go(process);
+        }
+        started
+    }
+
+    async fn launch(&self, process: u64, spawn: Spawn, cwd: &str) -> Result<(), SpawnError> {
         let program = spawn.program.clone();
         let path = spawn.env.get("PATH").cloned().unwrap_or_default();
         let failed = |source| SpawnError::Failed { path: PathBuf::from(&program), source };
@@ -157,39 +174,31 @@ impl Keeper {
             argv: [spawn.program].into_iter().chain(spawn.args).map(blob).collect(),
             env: spawn.env.into_iter().map(|(name, value)| blob(format!("{name}={value}"))).collect(),
             cwd: blob(cwd.to_owned()),
-            channels: vec![
-                channel(STDIN, Flow::In),
-                channel(STDOUT, Flow::Out),
-                channel(STDERR, Flow::Out),
-            ],
+            channels: vec![channel(STDIN, Flow::In), channel(STDOUT, Flow::Out), channel(STDERR, Flow::Out)],
             open_files: None,
         };
-        // Known before it starts, so that nothing it says is missed.
-        let hold = self.line.hold(process, [STDOUT, STDERR]);
-        let answer = self.line.ask(|tag| Request::Spawn { tag, spawn: wanted }).await;
-        match answer {
-            Ok(Notice::Spawned { .. }) => {}
-            Ok(Notice::SpawnFailed { failure, errno, .. }) => {
-                return Err(match failure {
-                    SpawnFailure::NotFound => SpawnError::NotFound { searched: searched(&program, &path), program },
-                    SpawnFailure::NotExecutable => SpawnError::NotExecutable { path: PathBuf::from(program) },
-                    SpawnFailure::TooLarge => SpawnError::TooLarge,
-                    SpawnFailure::BadCwd => SpawnError::NoHome { home: PathBuf::from(cwd) },
-                    SpawnFailure::Exec | SpawnFailure::Setup => failed(io::Error::from_raw_os_error(errno)),
-                });
-            }
-            Ok(other) => return Err(failed(io::Error::other(format!("an unexpected answer: {other:?}")))),
-            Err(Refused::TooLong) => return Err(SpawnError::TooLarge),
-            Err(error) => return Err(failed(io::Error::other(KeeperError::from(error)))),
+        match self.line.ask(|tag| Request::Spawn { tag, spawn: wanted }).await {
+            Ok(Notice::Spawned { .. }) => Ok(()),
+            Ok(Notice::SpawnFailed { failure, errno, .. }) => Err(match failure {
+                SpawnFailure::NotFound => {
+                    SpawnError::NotFound { searched: searched(&program, &path), program }
+                }
+                SpawnFailure::NotExecutable => SpawnError::NotExecutable { path: PathBuf::from(program) },
+                SpawnFailure::TooLarge => SpawnError::TooLarge,
+                SpawnFailure::BadCwd => SpawnError::NoHome { home: PathBuf::from(cwd) },
+                SpawnFailure::Exec | SpawnFailure::Setup => failed(io::Error::from_raw_os_error(errno)),
+            }),
+            Ok(other) => Err(failed(io::Error::other(format!("an unexpected answer: {other:?}")))),
+            Err(Refused::TooLong) => Err(SpawnError::TooLarge),
+            Err(error) => Err(failed(io::Error::other(KeeperError::from(error)))),
         }
-        let process = self.process(process, hold, 0, 0).await;
-        process.map_err(|error| failed(io::Error::other(error)))
     }
 
     /// Takes up a process that the keeper has, reading on from the given offsets.
     pub async fn attach(&self, process: u64, stdout: u64, stderr: u64) -> Result<Process, KeeperError> {
         let hold = self.line.hold(process, [STDOUT, STDERR]);
-        if let Some(exit) = self.found.iter().find(|kept| kept.process == process).and_then(|kept| kept.exit) {
+        if let Some(exit) = self.found.iter().find(|kept| kept.process == process).and_then(|kept| kept.exit)
+        {
             hold.exited(exit);
         }
         self.process(process, hold, stdout, stderr).await
@@ -263,7 +272,10 @@ fn searched(program: &str, path: &str) -> Vec<PathBuf> {
     if program.contains('/') {
         return vec![PathBuf::from(program)];
     }
-    path.split(':').filter(|folder| !folder.is_empty()).map(|folder| PathBuf::from(folder).join(program)).collect()
+    path.split(':')
+        .filter(|folder| !folder.is_empty())
+        .map(|folder| PathBuf::from(folder).join(program))
+        .collect()
 }
 
 fn exit_of(exit: &::keeper::wire::Exit) -> Exit {

@@ -220,7 +220,9 @@ impl Post {
                     return Outcome::Taken;
                 }
                 match answered.refused {
-                    Some((of, InputRefusal::Full | InputRefusal::Failed)) if of == number => return Outcome::Again,
+                    Some((of, InputRefusal::Full | InputRefusal::Failed)) if of == number => {
+                        return Outcome::Again;
+                    }
                     Some((of, _)) if of == number => return Outcome::Closed,
                     Some(_) | None => {}
                 }
