@@ -1,1 +1,14 @@
-//! room
+//! What lives in a session: machines that turn prompts and process output into events and effects.
+//!
+//! A machine here is pure and synchronous. It takes bytes, commands and the time, and leaves in a [`Cx`] what
+//! is to be recorded and what is to be done once that is durable. The session task drives it and owns the
+//! process, the journal and the clock; this room knows none of them. The one machine so far is [`Acp`], any
+//! agent that speaks the Agent Client Protocol v1 on its standard input and output.
+
+mod acp;
+mod cx;
+mod redact;
+
+pub use acp::{Acp, Begin};
+pub use cx::{Cx, Drained, Effect, Said};
+pub use redact::Redactor;

@@ -139,8 +139,8 @@ fn new_folder<P: rustix::path::Arg + std::marker::Copy>(
     rustix::fs::openat(&parent, name, FOLDER, Mode::empty())
 }
 
-/// Mode and times, last: a folder may be read-only, and filling it changes its time. Files lose setuid and
-/// setgid, which would lend the server's own rights.
+/// Mode and times, last: a folder may be read-only, and filling it changes its time. Setuid and setgid are
+/// dropped: they would lend the server's own rights.
 fn finish(fd: impl rustix::fd::AsFd, stat: &Stat) -> Result<(), rustix::io::Errno> {
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(stat.st_mode & 0o1777))?;
     let time = |sec, nsec| Timespec { tv_sec: sec, tv_nsec: nsec };

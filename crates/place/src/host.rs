@@ -2,10 +2,7 @@
 //! contained here, and whoever chooses it is told so.
 
 use crate::{Handle, Output, PlaceError, Process, Spawn, SpawnError, Stdin, copy, file, spawner::Spawner};
-use rustix::{
-    fs::{Access, AtFlags, CWD, RenameFlags},
-    process::Pid,
-};
+use rustix::fs::{Access, AtFlags, CWD, RenameFlags};
 use std::{
     ffi::OsString,
     io,
@@ -126,19 +123,14 @@ impl Host {
         let spawner =
             self.inner.spawner.get_or_try_init(|| async { Spawner::start() }).await.map_err(failed)?;
         let spawned = spawner.spawn(command(&spawn, &path, &home)).await.map_err(failed)?;
-        let mut child = spawned.child;
-        let pid =
-            Pid::from_raw(child.id().cast_signed()).ok_or_else(|| failed(io::Error::other("no pid")))?;
+        let taken = spawned.take().ok_or_else(|| failed(io::Error::other("a pipe is missing")))?;
+        let (pid, pidfd, pipes) = taken;
         // From here on dropping the handle kills and reaps.
-        let handle = Handle::new(pid, spawned.pidfd, spawner.clone()).map_err(failed)?;
-        let missing = || io::Error::other("a pipe is missing");
-        let stdin = child.stdin.take().ok_or_else(missing).and_then(|pipe| Stdin::new(pipe.into()));
-        let stdout = child.stdout.take().ok_or_else(missing).and_then(|pipe| Output::new(pipe.into()));
-        let stderr = child.stderr.take().ok_or_else(missing).and_then(|pipe| Output::new(pipe.into()));
+        let handle = Handle::new(pid, pidfd, spawner.clone()).map_err(failed)?;
         Ok(Process {
-            stdin: stdin.map_err(failed)?,
-            stdout: stdout.map_err(failed)?,
-            stderr: stderr.map_err(failed)?,
+            stdin: Stdin::new(pipes.stdin).map_err(failed)?,
+            stdout: Output::new(pipes.stdout).map_err(failed)?,
+            stderr: Output::new(pipes.stderr).map_err(failed)?,
             handle,
         })
     }

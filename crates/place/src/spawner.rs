@@ -26,13 +26,48 @@ pub(crate) struct Spawner {
     orders: Sender<Order>,
 }
 
+/// A process that nobody has taken yet. Dropped so, it is killed: whoever asked for it has gone meanwhile.
+#[derive(Debug)]
 pub(crate) struct Spawned {
-    pub(crate) child: Child,
-    pub(crate) pidfd: OwnedFd,
+    child: Child,
+    /// Gone once taken.
+    pidfd: Option<OwnedFd>,
+    orders: Sender<Order>,
 }
 
+impl Spawned {
+    /// The process's pipes and descriptor; from here on it is the caller's to kill and to have reaped.
+    pub(crate) fn take(mut self) -> Option<(Pid, OwnedFd, Pipes)> {
+        let pid = Pid::from_raw(self.child.id().cast_signed())?;
+        let pipes = Pipes {
+            stdin: self.child.stdin.take()?.into(),
+            stdout: self.child.stdout.take()?.into(),
+            stderr: self.child.stderr.take()?.into(),
+        };
+        Some((pid, self.pidfd.take()?, pipes))
+    }
+}
+
+impl Drop for Spawned {
+    fn drop(&mut self) {
+        if let Some(pidfd) = self.pidfd.take() {
+            kill(&self.child);
+            let _ = self.orders.send(Order::Reap(pidfd));
+        }
+    }
+}
+
+/// The server's ends.
+#[derive(Debug)]
+pub(crate) struct Pipes {
+    pub(crate) stdin: OwnedFd,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
+}
+
+#[derive(Debug)]
 enum Order {
-    Spawn(Box<Command>, oneshot::Sender<io::Result<Spawned>>),
+    Spawn { command: Box<Command>, reply: oneshot::Sender<io::Result<Spawned>>, orders: Sender<Self> },
     Reap(OwnedFd),
 }
 
@@ -50,7 +85,9 @@ impl Spawner {
     pub(crate) async fn spawn(&self, mut command: Command) -> io::Result<Spawned> {
         prepare(&mut command);
         let (reply, answer) = oneshot::channel();
-        self.orders.send(Order::Spawn(Box::new(command), reply)).map_err(|_| gone())?;
+        let orders = self.orders.clone();
+        let order = Order::Spawn { command: Box::new(command), reply, orders };
+        self.orders.send(order).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 
@@ -74,12 +111,9 @@ fn work(inbox: &Receiver<Order>) {
             inbox.recv_timeout(REAP_EVERY)
         };
         match order {
-            Ok(Order::Spawn(mut command, reply)) => {
-                if let Err(Ok(unwanted)) = reply.send(spawn(&mut command)) {
-                    // Whoever asked has gone; nobody else knows of the process.
-                    kill(&unwanted.child);
-                    ending.push(unwanted.pidfd);
-                }
+            Ok(Order::Spawn { mut command, reply, orders }) => {
+                // An answer that nobody hears is dropped, and the process with it.
+                let _ = reply.send(spawn(&mut command, orders));
             }
             Ok(Order::Reap(pidfd)) => ending.push(pidfd),
             Err(RecvTimeoutError::Timeout) => {}
@@ -92,14 +126,14 @@ fn work(inbox: &Receiver<Order>) {
     }
 }
 
-fn spawn(command: &mut Command) -> io::Result<Spawned> {
+fn spawn(command: &mut Command, orders: Sender<Order>) -> io::Result<Spawned> {
     let child = command.spawn()?;
     // The child has not been waited for, so its number is still its own.
     let pidfd = Pid::from_raw(child.id().cast_signed())
         .ok_or(rustix::io::Errno::SRCH)
         .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()));
     match pidfd {
-        Ok(pidfd) => Ok(Spawned { child, pidfd }),
+        Ok(pidfd) => Ok(Spawned { child, pidfd: Some(pidfd), orders }),
         Err(error) => {
             let mut child = child;
             kill(&child);
@@ -169,5 +203,25 @@ fn close_on_exec_from(first: libc::c_uint) -> io::Result<()> {
         // Before Linux 5.11 there is no such call; CLOEXEC of each opener is then what there is.
         Some(libc::ENOSYS | libc::EINVAL | libc::EPERM) => Ok(()),
         code => Err(io::Error::from_raw_os_error(code.unwrap_or(libc::EIO))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "this is the room in which processes are spawned")]
+    async fn a_process_that_nobody_takes_is_killed_and_reaped() {
+        let spawner = Spawner::start().unwrap();
+        let mut command = Command::new("/bin/sleep");
+        command.arg("1000");
+        let spawned = spawner.spawn(command).await.unwrap();
+        let folder = format!("/proc/{}", spawned.child.id());
+        assert!(std::path::Path::new(&folder).exists());
+        drop(spawned);
+        while std::path::Path::new(&folder).exists() {
+            tokio::task::yield_now().await;
+        }
     }
 }

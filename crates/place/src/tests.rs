@@ -373,7 +373,7 @@ async fn a_server_to_be_killed() {
     std::fs::create_dir(dir.join("agent")).unwrap();
     let place = Place::Host(Host::new(dir.join("work")));
     place.create("s", &dir.join("agent")).await.unwrap();
-    let mut process = place.spawn("s", sh("echo $$; trap '' TERM HUP; sleep 1000")).await.unwrap();
+    let mut process = place.spawn("s", sh("echo $$; trap '' TERM HUP; exec sleep 1000")).await.unwrap();
     let pid = line(&mut process).await;
     println!("agent={pid}");
     std::future::pending::<()>().await;

@@ -1,0 +1,187 @@
+//! One prompt: sent, perhaps cancelled, and ended exactly once.
+
+use super::{Acp, Phase, rpc};
+use crate::{Cx, Said};
+use agent_client_protocol_schema::v1::CancelNotification;
+use protocol::{ContentBlock, Outcome, Reason, Timestamp, TurnId, Usage, limits::CANCEL_GRACE_SECS};
+use serde::Serialize;
+use serde_json::{Value, value::RawValue};
+
+/// The turn that runs.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) id: TurnId,
+    /// The id of its `session/prompt`: the seq of its `turn_started`.
+    pub(super) call: String,
+    /// Its own time limit.
+    until: Option<Timestamp>,
+    stopping: Option<Stopping>,
+}
+
+/// It was told to stop and has not yet.
+#[derive(Debug)]
+struct Stopping {
+    outcome: Outcome,
+    reason: Reason,
+    message: Option<String>,
+    until: Timestamp,
+}
+
+impl Turn {
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        match &self.stopping {
+            Some(stopping) => Some(stopping.until),
+            None => self.until,
+        }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.is_some()
+    }
+}
+
+impl Acp {
+    pub(super) fn start_turn(&mut self, turn: TurnId, content: &[ContentBlock], cx: &mut Cx) {
+        let refusal = match &self.phase {
+            Phase::Live { .. } if self.turn.is_none() => None,
+            Phase::Live { .. } => Some((Outcome::Failed, Reason::AgentError, "a turn is running already")),
+            Phase::Opening(_) => {
+                Some((Outcome::Failed, Reason::AgentNotStarted, "the agent is not ready yet"))
+            }
+            Phase::Over => Some((Outcome::Interrupted, Reason::AgentDied, "the agent is gone")),
+        };
+        if let Some((outcome, reason, message)) = refusal {
+            let message = Some(message.to_owned());
+            cx.say(Said::TurnEnded { turn, outcome, reason, message, usage: None });
+            return;
+        }
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Params<'a> {
+            session_id: &'a str,
+            prompt: &'a [ContentBlock],
+        }
+        let call = (cx.next_seq() - 1).to_string();
+        let session_id = self.session().unwrap_or_default();
+        cx.send(rpc::request(&call, "session/prompt", &Params { session_id, prompt: content }));
+        let until = self.begin.turn_secs.map(|secs| cx.after(secs));
+        self.turn = Some(Turn { id: turn, call, until, stopping: None });
+    }
+
+    /// Asks the agent to stop. The turn ends when it answers, as cancelled for this reason, or when it has
+    /// not for the grace time; then the agent is unusable. Nothing to cancel is nothing to do.
+    pub fn cancel(&mut self, reason: Reason, cx: &mut Cx) {
+        self.stop_turn(Outcome::Cancelled, reason, None, cx);
+    }
+
+    fn stop_turn(&mut self, outcome: Outcome, reason: Reason, message: Option<String>, cx: &mut Cx) {
+        let Some(turn) = self.turn.as_mut().filter(|turn| !turn.is_stopping()) else { return };
+        turn.stopping = Some(Stopping { outcome, reason, message, until: cx.after(CANCEL_GRACE_SECS) });
+        self.flush(cx);
+        if let Some(session) = self.session() {
+            cx.send(rpc::notification("session/cancel", &CancelNotification::new(session.to_owned())));
+        }
+        self.cancel_permissions(cx);
+    }
+
+    pub(super) fn tick_turn(&mut self, cx: &mut Cx) {
+        let Some(turn) = &self.turn else { return };
+        if turn.deadline().is_none_or(|deadline| cx.now < deadline) {
+            return;
+        }
+        match &turn.stopping {
+            None => {
+                let secs = self.begin.turn_secs.unwrap_or(0);
+                let message = format!("the turn took longer than its limit of {secs} s");
+                self.stop_turn(Outcome::TimedOut, Reason::Cancelled, Some(message), cx);
+            }
+            Some(_) => {
+                let text = format!("the agent did not stop within {CANCEL_GRACE_SECS} s of being told to");
+                self.over((Outcome::Cancelled, Reason::AgentUnresponsive), &text, cx);
+            }
+        }
+    }
+
+    pub(super) fn prompt_reply(&mut self, reply: rpc::Reply<'_>, cx: &mut Cx) {
+        let (outcome, reason, message, usage) = match reply {
+            Ok(result) => {
+                let value: Value = result.and_then(rpc::read::<Value>).unwrap_or_default();
+                let (outcome, reason, message) = outcome(value.get("stopReason"));
+                (outcome, reason, message, result.and_then(usage))
+            }
+            Err(error) => (Outcome::Failed, Reason::AgentError, Some(error.message), None),
+        };
+        self.cancel_permissions(cx);
+        self.flush(cx);
+        self.end_turn(outcome, reason, message, usage, cx);
+    }
+
+    /// Says how the turn ended, if one runs. A turn that was told to stop ends as it was told, except that
+    /// an agent which had to be stopped by force says so.
+    pub(super) fn end_turn(
+        &mut self,
+        outcome: Outcome,
+        reason: Reason,
+        message: Option<String>,
+        usage: Option<Usage>,
+        cx: &mut Cx,
+    ) {
+        let Some(turn) = self.turn.take() else { return };
+        let (outcome, reason, message) = match turn.stopping {
+            None => (outcome, reason, message),
+            Some(stopping) if reason == Reason::AgentUnresponsive => (stopping.outcome, reason, message),
+            // What a cancelled agent says of its end is not news; that it died is.
+            Some(stopping) => {
+                let died = message.filter(|_| reason == Reason::AgentDied);
+                (stopping.outcome, stopping.reason, stopping.message.or(died))
+            }
+        };
+        let message = message.map(|text| self.say_text(&text));
+        cx.say(Said::TurnEnded { turn: turn.id, outcome, reason, message, usage });
+    }
+}
+
+fn outcome(stop: Option<&Value>) -> (Outcome, Reason, Option<String>) {
+    match stop.and_then(Value::as_str) {
+        Some("end_turn") => (Outcome::Done, Reason::EndTurn, None),
+        Some("max_tokens") => (Outcome::Done, Reason::MaxTokens, None),
+        Some("max_turn_requests") => (Outcome::Done, Reason::MaxTurnRequests, None),
+        Some("refusal") => (Outcome::Done, Reason::Refusal, None),
+        // Nobody asked for it here: the agent gave up by itself.
+        Some("cancelled") => (Outcome::Cancelled, Reason::Cancelled, None),
+        Some(other) => {
+            (Outcome::Done, Reason::EndTurn, Some(format!("the agent stopped with the reason {other:?}")))
+        }
+        None => {
+            let text = "the agent answered the prompt without a stopReason";
+            (Outcome::Failed, Reason::AgentProtocol, Some(text.to_owned()))
+        }
+    }
+}
+
+/// What the turn cost, in `usage` or, from agents that came before it, in `_meta`.
+fn usage(result: &RawValue) -> Option<Usage> {
+    let value: Value = rpc::read(result)?;
+    let meta = value.get("_meta");
+    let found = [value.get("usage"), meta.and_then(|meta| meta.get("usage")), meta]
+        .into_iter()
+        .flatten()
+        .find(|found| number(found, "inputTokens", "input_tokens").is_some())?;
+    let cost = [Some(found), meta]
+        .into_iter()
+        .flatten()
+        .find_map(|found| found.get("costUsd").or_else(|| found.get("cost_usd"))?.as_f64())
+        .filter(|cost| cost.is_finite() && *cost >= 0.0);
+    Some(Usage {
+        input_tokens: number(found, "inputTokens", "input_tokens")?,
+        output_tokens: number(found, "outputTokens", "output_tokens").unwrap_or(0),
+        cached_read_tokens: number(found, "cachedReadTokens", "cached_read_tokens"),
+        cached_write_tokens: number(found, "cachedWriteTokens", "cached_write_tokens"),
+        thought_tokens: number(found, "thoughtTokens", "thought_tokens"),
+        cost_usd: cost,
+    })
+}
+
+fn number(value: &Value, name: &str, other_name: &str) -> Option<u64> {
+    value.get(name).or_else(|| value.get(other_name))?.as_u64()
+}
