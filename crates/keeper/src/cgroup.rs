@@ -497,7 +497,7 @@ mod tests {
         let name = format!("unit-{}", std::process::id());
         let Some(path) = home.and_then(|home| group(&home, &name).ok()) else { return };
         let group = Group::Freezer { path: path.clone() };
-        let mut child = std::process::Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_child(&child);
         fs::write(path.join("tasks"), child.id().to_string()).unwrap();
         group.freeze().unwrap();

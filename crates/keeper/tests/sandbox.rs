@@ -135,6 +135,13 @@ fn several_processes_share_a_sandbox_and_die_alone() {
     let pid = rustix::process::Pid::from_raw(fixture.pid.cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     support::wait_gone(inside);
+    // Its cgroups are left, and its successor of the same name begins without them.
+    let next = Fixture::with(|config| {
+        config.name.clone_from(&fixture.name);
+        config.sandbox = Some(sandbox(workspace.path()));
+    });
+    let (out, _, exit) = run(&mut next.client(), 1, "echo again");
+    assert_eq!((&*out, exit), ("again\n", exited(0)));
 }
 
 /// Attempts to get out. Each ends with 0 when it got somewhere; `bare` marks those that do so for root on the bare

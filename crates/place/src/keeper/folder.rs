@@ -139,6 +139,15 @@ async fn blocking<T: Send + 'static>(
 fn prepare(folder: &Path) -> Result<wire::Token, KeeperError> {
     let failed = |error| KeeperError::io("prepare the keeper's folder")(error);
     fs::DirBuilder::new().mode(0o700).recursive(true).create(folder).map_err(failed)?;
+    // A living keeper holds the lock, and must keep the token that it was started with.
+    let open = fs::File::open(folder).map_err(failed)?;
+    if rustix::fs::flock(&open, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Err(KeeperError::NotStarted {
+            what: format!("a keeper lives in {} already", folder.display()),
+            fix: "take that one up, or shut it down first".to_owned(),
+        });
+    }
+    drop(open);
     let mut token = wire::Token::default();
     getrandom::fill(&mut token).map_err(|error| failed(io::Error::other(error)))?;
     let (path, draft) = (folder.join(config::TOKEN), folder.join(".token"));

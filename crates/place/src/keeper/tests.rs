@@ -166,6 +166,8 @@ async fn the_newer_server_ends_the_older_one() {
     let fixture = Fixture::new();
     let old = fixture.start("two").await;
     let mut process = old.spawn(1, sh("cat"), "/").await.unwrap();
+    let second = fixture.keepers.start(&name("two"), order()).await;
+    assert!(matches!(second, Err(KeeperError::NotStarted { .. })), "{second:?}");
     let new = fixture.keepers.take_up(&name("two")).await.unwrap();
     old.gone().await;
     assert_eq!(process.handle.wait().await, Exit { code: None, signal: None });
