@@ -10,6 +10,7 @@ mod copy;
 mod error;
 mod file;
 mod host;
+pub mod keeper;
 mod process;
 mod spawner;
 #[cfg(test)]

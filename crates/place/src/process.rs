@@ -2,7 +2,11 @@
 //!
 //! An idle process holds no buffer: output is read into a thread's scratch space once there is some.
 
-use crate::{StdinError, spawner::Spawner};
+use crate::{
+    StdinError,
+    keeper::{KeptHandle, KeptInput, KeptOutput},
+    spawner::Spawner,
+};
 use bytes::{Buf, Bytes};
 use protocol::Seq;
 use rustix::process::{Pid, WaitId, WaitIdOptions};
@@ -46,6 +50,17 @@ pub struct Chunk {
 /// One stream of a process's output.
 #[derive(Debug)]
 pub struct Output {
+    source: OutputSource,
+}
+
+#[derive(Debug)]
+enum OutputSource {
+    Pipe(PipeOutput),
+    Kept(KeptOutput),
+}
+
+#[derive(Debug)]
+struct PipeOutput {
     pipe: Option<pipe::Receiver>,
     offset: u64,
 }
@@ -56,11 +71,35 @@ thread_local! {
 
 impl Output {
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { pipe: Some(pipe::Receiver::from_owned_fd(fd)?), offset: 0 })
+        let pipe = PipeOutput { pipe: Some(pipe::Receiver::from_owned_fd(fd)?), offset: 0 };
+        Ok(Self { source: OutputSource::Pipe(pipe) })
+    }
+
+    pub(crate) fn kept(output: KeptOutput) -> Self {
+        Self { source: OutputSource::Kept(output) }
     }
 
     /// The next output; waits for it, `None` at the end. Cancel-safe: what was not returned was not read.
     pub async fn next(&mut self) -> Option<Chunk> {
+        match &mut self.source {
+            OutputSource::Pipe(pipe) => pipe.next().await,
+            OutputSource::Kept(kept) => kept.next().await,
+        }
+    }
+
+    /// Everything below `upto` is recorded, and the place may forget it. The host forgets as it goes.
+    pub fn ack(&self, upto: u64) {
+        match &self.source {
+            OutputSource::Pipe(pipe) => {
+                debug_assert!(upto <= pipe.offset, "acknowledged what was never read");
+            }
+            OutputSource::Kept(kept) => kept.ack(upto),
+        }
+    }
+}
+
+impl PipeOutput {
+    async fn next(&mut self) -> Option<Chunk> {
         loop {
             let pipe = self.pipe.as_ref()?;
             let read = match pipe.readable().await {
@@ -85,16 +124,22 @@ impl Output {
             }
         }
     }
-
-    /// Everything below `upto` is recorded, and the place may forget it. The host forgets as it goes.
-    pub fn ack(&self, upto: u64) {
-        debug_assert!(upto <= self.offset, "acknowledged what was never read");
-    }
 }
 
 /// A process's input.
 #[derive(Debug)]
 pub struct Stdin {
+    sink: StdinSink,
+}
+
+#[derive(Debug)]
+enum StdinSink {
+    Pipe(PipeInput),
+    Kept(KeptInput),
+}
+
+#[derive(Debug)]
+struct PipeInput {
     shared: Arc<Shared>,
     writer: JoinHandle<()>,
 }
@@ -156,12 +201,34 @@ impl Stdin {
         let queue = Queue { pipe, waiting: VecDeque::new(), bytes: 0, closing: false };
         let shared = Arc::new(Shared { queue: Mutex::new(queue), more: Notify::new() });
         let writer = tokio::spawn(write_rest(Arc::clone(&shared)));
-        Ok(Self { shared, writer })
+        Ok(Self { sink: StdinSink::Pipe(PipeInput { shared, writer }) })
     }
 
-    /// Takes `bytes` whole or not at all, and never waits. `number` is the journal seq that they belong to and
-    /// never goes back; a keeper will know by it what it has taken already.
+    pub(crate) fn kept(input: KeptInput) -> Self {
+        Self { sink: StdinSink::Kept(input) }
+    }
+
+    /// Takes `bytes` whole or not at all, and never waits. `number` is the journal seq that they belong to. On the
+    /// host it never goes back; a keeper knows by it what it has taken already, so there each is larger than the
+    /// last.
     pub fn send(&self, number: Seq, bytes: Bytes) -> Result<(), StdinError> {
+        match &self.sink {
+            StdinSink::Pipe(pipe) => pipe.send(number, bytes),
+            StdinSink::Kept(kept) => kept.send(number, bytes),
+        }
+    }
+
+    /// Ends the input once everything taken is written.
+    pub fn close(&self) {
+        match &self.sink {
+            StdinSink::Pipe(pipe) => pipe.close(),
+            StdinSink::Kept(kept) => kept.close(),
+        }
+    }
+}
+
+impl PipeInput {
+    fn send(&self, number: Seq, bytes: Bytes) -> Result<(), StdinError> {
         let mut queue = self.shared.queue();
         if queue.pipe.is_none() || queue.closing {
             return Err(StdinError::Closed);
@@ -187,8 +254,7 @@ impl Stdin {
         Ok(())
     }
 
-    /// Ends the input once everything taken is written.
-    pub fn close(&self) {
+    fn close(&self) {
         let mut queue = self.shared.queue();
         queue.closing = true;
         queue.write();
@@ -197,7 +263,7 @@ impl Stdin {
     }
 }
 
-impl Drop for Stdin {
+impl Drop for PipeInput {
     /// Ends the input now; what waits is lost.
     fn drop(&mut self) {
         self.shared.queue().shut();
@@ -240,7 +306,7 @@ pub enum Signal {
 }
 
 impl Signal {
-    const fn number(self) -> rustix::process::Signal {
+    pub(crate) const fn number(self) -> rustix::process::Signal {
         match self {
             Self::Interrupt => rustix::process::Signal::INT,
             Self::Terminate => rustix::process::Signal::TERM,
@@ -258,9 +324,21 @@ pub struct Exit {
     pub signal: Option<i32>,
 }
 
-/// A process and its group. Dropping it kills both.
+/// A process and what it started. On the host, dropping it kills both; a keeper's processes outlive it.
 #[derive(Debug)]
 pub struct Handle {
+    grip: Grip,
+}
+
+#[derive(Debug)]
+enum Grip {
+    Child(Child),
+    Kept(KeptHandle),
+}
+
+/// A child of this process, and its group.
+#[derive(Debug)]
+struct Child {
     pid: Pid,
     /// Taken only by drop.
     pidfd: Option<AsyncFd<OwnedFd>>,
@@ -275,7 +353,10 @@ impl Handle {
         // owns it until it is deregistered.
         let registered = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) };
         match registered {
-            Ok(pidfd) => Ok(Self { pid, pidfd: Some(pidfd), exit: None, spawner }),
+            Ok(pidfd) => {
+                let child = Child { pid, pidfd: Some(pidfd), exit: None, spawner };
+                Ok(Self { grip: Grip::Child(child) })
+            }
             Err(error) => {
                 let (pidfd, error) = error.into_parts();
                 let _ = rustix::process::kill_process_group(pid, Signal::Kill.number());
@@ -285,16 +366,25 @@ impl Handle {
         }
     }
 
-    /// The process's number, which is also its group's. Its own until the handle is dropped.
-    pub fn id(&self) -> u32 {
-        self.pid.as_raw_nonzero().get().cast_unsigned()
+    pub(crate) fn kept(handle: KeptHandle) -> Self {
+        Self { grip: Grip::Kept(handle) }
+    }
+
+    /// The process's number, which is also its group's, where it is a child of this process. Its own until the
+    /// handle is dropped.
+    pub fn id(&self) -> Option<u32> {
+        match &self.grip {
+            Grip::Child(child) => Some(child.pid.as_raw_nonzero().get().cast_unsigned()),
+            Grip::Kept(_) => None,
+        }
     }
 
     /// Signals the whole group, also what is left of it after the process has ended.
     pub fn signal(&self, signal: Signal) {
-        // The process is not reaped before drop, so that the group's number cannot be another's. The only
-        // error left is a group of which nobody may be signalled any more.
-        let _ = rustix::process::kill_process_group(self.pid, signal.number());
+        match &self.grip {
+            Grip::Child(child) => child.signal(signal),
+            Grip::Kept(kept) => kept.signal(signal),
+        }
     }
 
     pub fn kill(&self) {
@@ -303,6 +393,21 @@ impl Handle {
 
     /// Waits for the process's end, whoever else still holds its pipes. Cancel-safe; the same answer each time.
     pub async fn wait(&mut self) -> Exit {
+        match &mut self.grip {
+            Grip::Child(child) => child.wait().await,
+            Grip::Kept(kept) => kept.wait().await,
+        }
+    }
+}
+
+impl Child {
+    fn signal(&self, signal: Signal) {
+        // The process is not reaped before drop, so that the group's number cannot be another's. The only
+        // error left is a group of which nobody may be signalled any more.
+        let _ = rustix::process::kill_process_group(self.pid, signal.number());
+    }
+
+    async fn wait(&mut self) -> Exit {
         if let Some(exit) = self.exit {
             return exit;
         }
@@ -314,9 +419,9 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for Child {
     fn drop(&mut self) {
-        self.kill();
+        self.signal(Signal::Kill);
         if let Some(pidfd) = self.pidfd.take() {
             self.spawner.reap(pidfd.into_inner());
         }

@@ -119,7 +119,7 @@ async fn it_starts_at_home_with_only_what_it_was_given() {
     }
     let last: Vec<&str> = text.lines().rev().take(2).map(str::trim).collect();
     assert_eq!(last[0], last[1], "leads its own group");
-    assert_eq!(last[0], process.handle.id().to_string());
+    assert_eq!(last[0], process.handle.id().unwrap().to_string());
 }
 
 #[tokio::test]

@@ -1,0 +1,108 @@
+//! What a keeper is told when it is started, on its standard input, and what it answers on its standard output.
+//!
+//! Both are single frames in the encoding of [`crate::wire`]. The token is not among them: the keeper reads it from
+//! its folder once the sandbox stands, so that nothing inside ever shared memory with it.
+
+use crate::codec::{Blob, choice, record, word};
+
+/// The names within a keeper's folder.
+pub const SOCKET: &str = "socket";
+pub const TOKEN: &str = "token";
+/// The largest start frame.
+pub const CONFIG_BYTES: usize = 1024 * 1024;
+/// What a start frame begins with; another version of the keeper refuses it by name.
+pub const CONFIG_VERSION: u16 = 1;
+/// Uid and gid of `user` inside.
+pub const INSIDE_ID: u32 = 1000;
+
+record! {
+    pub struct Config {
+        pub version: u16,
+        /// A folder of mode 0700 that holds the token, and will hold the socket and the spools.
+        pub folder: Blob,
+        /// Names the cgroup: one plain path component, unique on the machine.
+        pub name: String,
+        /// Seconds without a server after which the keeper ends its processes and itself.
+        pub orphan_seconds: u32,
+        pub limits: Limits,
+        pub sandbox: Option<Sandbox>,
+    }
+}
+
+record! {
+    pub struct Limits {
+        pub memory_bytes: Option<u64>,
+        pub processes: Option<u64>,
+        /// Hundredths of one processor.
+        pub cpu_percent: Option<u32>,
+        pub open_files: Option<u64>,
+    }
+}
+
+record! {
+    pub struct Sandbox {
+        /// Who `user` is on the host. A keeper that is not root can only give its own.
+        pub host_uid: u32,
+        pub host_gid: u32,
+        /// Becomes `/home/user`.
+        pub workspace: Blob,
+        /// A folder that holds a whole system, or the host's own.
+        pub root: Option<Blob>,
+        pub mounts: Vec<Mount>,
+        pub network: Network,
+        /// Bytes of `/tmp`, and of `/dev/shm`.
+        pub tmp_bytes: u64,
+        pub hostname: String,
+    }
+}
+
+record! {
+    pub struct Mount {
+        pub from: Blob,
+        /// Absolute, without `..`.
+        pub to: Blob,
+        pub access: Access,
+    }
+}
+
+word! {
+    pub enum Access {
+        1 => ReadOnly,
+        2 => ReadWrite,
+    }
+}
+
+choice! {
+    pub enum Network {
+        /// Loopback only.
+        1 => None {},
+        /// Loopback, and a proxy on it that reaches these.
+        2 => Allow { hosts: Vec<HostRule>, forwards: Vec<u16> },
+        /// The host's own.
+        3 => Full {},
+    }
+}
+
+record! {
+    /// `example.org` or `*.example.org`, and a port or all of them.
+    pub struct HostRule {
+        pub host: String,
+        pub port: Option<u16>,
+    }
+}
+
+choice! {
+    /// The answer to a start.
+    pub enum Started {
+        1 => Ready { pid: u32 },
+        /// Nothing was left behind. `what` happened, and `fix` is what to do about it.
+        2 => Failed { what: String, fix: String },
+    }
+}
+
+impl Default for Limits {
+    /// None.
+    fn default() -> Self {
+        Self { memory_bytes: None, processes: None, cpu_percent: None, open_files: None }
+    }
+}
