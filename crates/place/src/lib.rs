@@ -9,8 +9,10 @@
 mod copy;
 mod error;
 mod file;
+pub mod files;
 mod host;
 mod process;
+pub mod snapshot;
 mod spawner;
 #[cfg(test)]
 mod tests;
