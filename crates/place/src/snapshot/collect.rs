@@ -17,11 +17,12 @@ pub struct Collected {
     pub freed_bytes: u64,
 }
 
+/// `idle` says, at any moment, how long an object must have been idle by then.
 pub(crate) fn collect(
     store: &dyn Store,
     keep: impl Iterator<Item = SnapshotId>,
     used: &[SnapshotId],
-    idle: Duration,
+    idle: &dyn Fn() -> Duration,
     watch: &Watch<'_>,
 ) -> Result<Collected, SnapshotError> {
     let mut needed = HashSet::new();
@@ -42,7 +43,7 @@ pub(crate) fn collect(
         .list(&mut |listed| {
             if needed.contains(&listed.id) {
                 collected.needed += 1;
-            } else if listed.idle < idle {
+            } else if listed.idle < idle() {
                 collected.young += 1;
             } else {
                 garbage.push((listed.id, listed.bytes));
@@ -51,7 +52,7 @@ pub(crate) fn collect(
         .map_err(SnapshotError::Store)?;
     for (id, bytes) in garbage {
         watch.check()?;
-        if store.delete(&id, idle).map_err(SnapshotError::Store)? {
+        if store.delete(&id, idle()).map_err(SnapshotError::Store)? {
             collected.removed += 1;
             collected.freed_bytes += bytes;
             watch.tell(Progress { files: collected.removed, bytes: collected.freed_bytes });

@@ -45,6 +45,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Stores tell time by their own clock, in ticks; so much it may differ from ours.
+const CLOCK_SLACK: Duration = Duration::from_secs(1);
+
 /// Snapshots in one store. A cheap handle; clones share the store and what is in use.
 #[derive(Debug, Clone)]
 pub struct Snapshots {
@@ -140,15 +143,16 @@ impl Snapshots {
         grace: Duration,
         watch: &Watch<'_>,
     ) -> Result<Collected, SnapshotError> {
+        let started = Instant::now();
         let (used, oldest) = {
             let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
             let used: Vec<_> = in_use.uses.values().filter_map(|used| used.snapshot).collect();
             let oldest = in_use.uses.values().map(|used| used.since.elapsed()).max();
-            (used, oldest)
+            (used, oldest.unwrap_or_default())
         };
-        // A second more than the oldest use, since stores tell time in their own clock.
-        let idle = grace.max(oldest.map_or(Duration::ZERO, |oldest| oldest + Duration::from_secs(1)));
-        collect::collect(&*self.store, keep.into_iter(), &used, idle, watch)
+        // Nothing that was written or found since the oldest use began, or since this began, may go.
+        let idle = || grace.max(oldest) + started.elapsed() + CLOCK_SLACK;
+        collect::collect(&*self.store, keep.into_iter(), &used, &idle, watch)
     }
 
     fn begin(&self, snapshot: Option<SnapshotId>) -> InUseUntilDropped {

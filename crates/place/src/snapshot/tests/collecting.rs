@@ -10,25 +10,21 @@ fn what_no_snapshot_needs_goes_and_the_rest_stays() {
     fs::write(folder.join("both"), noise(1, 400_000)).unwrap();
     fs::write(folder.join("first"), noise(2, 400_000)).unwrap();
     let first = bench.take(&folder, None).id;
-    let kept = bench.restore(&first, "first");
     fs::rename(folder.join("first"), bench.path("elsewhere")).unwrap();
     fs::write(folder.join("second"), noise(3, 400_000)).unwrap();
     let second = bench.take(&folder, Some(&first)).id;
-    let collect = |keep: &[SnapshotId], grace| {
-        bench.snapshots.collect(keep.iter().copied(), grace, &Watch::default()).unwrap()
-    };
-    assert_eq!(collect(&[first, second], NOW).removed, 0);
-    // Young objects stay, needed or not.
-    assert_eq!(collect(&[second], Duration::from_secs(60)).young, 3);
-    let collected = collect(&[second], NOW);
+    assert_eq!(bench.collect([first, second]).removed, 0);
+    // What is not idle for long enough stays, needed or not.
+    let patient = bench.snapshots.collect([second], Duration::from_secs(2 * 86_400), &Watch::default());
+    assert_eq!(patient.unwrap(), Collected { needed: 4, young: 3, ..Collected::default() });
+    let collected = bench.collect([second]);
     assert_eq!((collected.removed, collected.needed), (3, 4));
     assert!(collected.freed_bytes > 400_000);
     assert_same(&folder, &bench.restore(&second, "second"));
     let gone = bench.snapshots.list(&first, Path::new(""));
     assert!(matches!(gone, Err(SnapshotError::NoSnapshot(_))), "{gone:?}");
-    assert_eq!(collect(&[], NOW).removed, 4);
+    assert_eq!(bench.collect([]).removed, 4);
     assert_eq!(bench.objects().len(), 0);
-    drop(kept);
 }
 
 #[test]
@@ -51,24 +47,25 @@ fn objects_found_again_by_a_running_take_are_not_collected() {
     for number in 0..40 {
         fs::write(folder.join(number.to_string()), noise(number, 300_000)).unwrap();
     }
-    // The objects are there, old and unneeded; a snapshot that finds them again must get to keep them, although
-    // they are collected without any grace all the while.
+    // Before each round all objects are there, old and unneeded. A snapshot that finds them again must get to
+    // keep them, although they are being collected all the while.
     let snapshots = bench.snapshots.clone();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let collector = scope.spawn(|| {
+            let mut removed = 0;
             while !done.load(Ordering::Relaxed) {
-                snapshots.collect([], NOW, &Watch::default()).unwrap();
+                removed += snapshots.collect([], NOW, &Watch::default()).unwrap().removed;
             }
+            removed
         });
         for round in 0..10 {
-            let taken = bench.snapshots.clone();
-            // Held as a restore would hold it, until it is checked.
-            let _hold = taken.begin(None);
-            let id = taken.take(&folder, None, &TakeOptions::default()).unwrap().id;
+            bench.age();
+            let taken = bench.snapshots.take(&folder, None, &TakeOptions::default()).unwrap();
             let back = bench.path(&format!("back{round}"));
-            taken.restore(&id, &back, &RestoreOptions::default()).unwrap();
+            bench.snapshots.restore(&taken.id, &back, &RestoreOptions::default()).unwrap();
         }
         done.store(true, Ordering::Relaxed);
+        assert!(collector.join().unwrap() > 0, "the collector had nothing to do");
     });
 }

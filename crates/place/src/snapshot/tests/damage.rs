@@ -120,7 +120,7 @@ fn a_crash_at_any_write_leaves_the_last_good_snapshot_and_only_garbage() {
         }
         let back = bench.restore(&good, &format!("back{left}"));
         assert_same(&kept, &back);
-        let swept = Snapshots::new(store()).collect([good], Duration::ZERO, &Watch::default()).unwrap();
+        let swept = bench.collect([good]);
         assert_eq!(swept.removed, left as u64, "after {left} writes");
     }
     assert!(failures >= 4, "{failures}");

@@ -73,7 +73,7 @@ fn an_odd_workspace_comes_back_as_it_was() {
     assert_same(&folder, &back);
     let sparse = fs::metadata(back.join("sparse")).unwrap();
     assert!(sparse.blocks() * 512 < 1 << 20, "the hole was filled");
-    assert!(!super::super::read::list(&*bench.snapshots.store, &taken.id, Path::new("")).unwrap().is_empty());
+    assert!(!bench.snapshots.list(&taken.id, Path::new("")).unwrap().is_empty());
     // And a snapshot of the restored folder is no different.
     let again = bench.take(&back, None);
     assert_eq!(bench.snapshots.diff(&taken.id, &again.id).unwrap(), Diff::default());
