@@ -53,7 +53,8 @@ impl Descent {
     pub(crate) fn enter(&mut self, name: &CStr) -> Result<Stat, Errno> {
         let fd = rustix::fs::openat(self.here(), name, FOLDER, Mode::empty())?;
         let stat = rustix::fs::fstat(&fd)?;
-        if let Some(far) = self.levels.len().checked_sub(OPEN_LEVELS).and_then(|far| self.levels.get_mut(far)) {
+        if let Some(far) = self.levels.len().checked_sub(OPEN_LEVELS).and_then(|far| self.levels.get_mut(far))
+        {
             far.fd = None;
         }
         self.levels.push(Level { name: name.to_owned(), dev: stat.st_dev, ino: stat.st_ino, fd: Some(fd) });

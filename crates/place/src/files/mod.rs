@@ -203,8 +203,7 @@ impl Files {
         };
         let draft = draft_name();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file =
-            rustix::fs::openat(&folder, &draft, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
+        let file = rustix::fs::openat(&folder, &draft, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
         let mut file = File::from(file);
         let written = std::io::copy(content, &mut file).and_then(|count| {
             file.flush()?;

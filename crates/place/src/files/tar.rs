@@ -104,10 +104,7 @@ impl Walk<'_> {
                 Err(_) => return Ok(false),
             },
             FileType::Fifo => self.add(MemberKind::Fifo, &stat)?,
-            FileType::Socket
-            | FileType::CharacterDevice
-            | FileType::BlockDevice
-            | FileType::Unknown => {}
+            FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice | FileType::Unknown => {}
         }
         Ok(true)
     }
@@ -149,11 +146,7 @@ impl Walk<'_> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let member = member(&self.path, MemberKind::File, &stat);
         let added = self.archive.add_file(&member, size, &mut &file);
-        added.map(|()| true).map_err(|source| FilesError::Io {
-            what: "archive",
-            path: self.shown(),
-            source,
-        })
+        added.map(|()| true).map_err(|source| FilesError::Io { what: "archive", path: self.shown(), source })
     }
 
     fn add(&mut self, kind: MemberKind<'_>, stat: &Stat) -> Result<(), FilesError> {

@@ -29,11 +29,16 @@ pub enum SnapshotError {
     #[error("{} is not a folder in the snapshot", .0.display())]
     NotFolder(PathBuf),
     /// `file` is the file that was being written or read, where it was one.
-    #[error("the stored object {object}{} is damaged; restore an earlier snapshot or the store's backup", part(file))]
+    #[error(
+        "the stored object {object}{} is damaged; restore an earlier snapshot or the store's backup",
+        part(file)
+    )]
     Damaged { object: ObjectId, file: Option<PathBuf> },
     #[error("the stored object {object}{} is gone from the store", part(file))]
     Missing { object: ObjectId, file: Option<PathBuf> },
-    #[error("the stored object {object} was written by a newer version (format {version}); upgrade this server")]
+    #[error(
+        "the stored object {object} was written by a newer version (format {version}); upgrade this server"
+    )]
     Newer { object: ObjectId, version: u8 },
     #[error("the snapshot store failed: {0}")]
     Store(#[source] io::Error),

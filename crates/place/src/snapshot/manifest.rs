@@ -14,6 +14,8 @@ const ROOT_MAGIC: &[u8; 4] = b"olsr";
 const SECTION_MAGIC: &[u8; 4] = b"olss";
 const VERSION: u64 = 1;
 
+/// Pieces from this size on are objects of their own.
+pub(crate) const OWN_BYTES: u64 = 256 * 1024;
 /// A section ends before a name whose hash says so, once it has the first number of entries, and always at the
 /// second or at so many bytes.
 const SECTION_MIN: usize = 512;
@@ -100,10 +102,20 @@ pub(crate) enum Object {
 /// The order of an index: a folder before what is in it, and that before the folder's next neighbour.
 pub(crate) fn path_order(a: &[u8], b: &[u8]) -> Ordering {
     let rank = |byte: u8| if byte == b'/' { 0 } else { byte };
-    match a.iter().zip(b).find(|(a, b)| a != b) {
-        Some((a, b)) => rank(*a).cmp(&rank(*b)),
-        None => a.len().cmp(&b.len()),
+    let shared = shared_length(a, b);
+    match (a.get(shared), b.get(shared)) {
+        (Some(a), Some(b)) => rank(*a).cmp(&rank(*b)),
+        _ => a.len().cmp(&b.len()),
     }
+}
+
+/// How many bytes two paths begin with alike. By blocks: paths of deep trees are long and much the same.
+fn shared_length(a: &[u8], b: &[u8]) -> usize {
+    const BLOCK: usize = 256;
+    let blocks = a.chunks_exact(BLOCK).zip(b.chunks_exact(BLOCK)).take_while(|(a, b)| a == b).count();
+    let start = blocks * BLOCK;
+    let rest = a.iter().skip(start).zip(b.iter().skip(start));
+    start + rest.take_while(|(a, b)| a == b).count()
 }
 
 /// A section in the making.
@@ -141,7 +153,7 @@ impl SectionWriter {
         if self.entries == 0 {
             self.first = path.to_vec();
         }
-        let shared = self.last.iter().zip(path).take_while(|(a, b)| a == b).count();
+        let shared = shared_length(&self.last, path);
         put_number(&mut self.body, shared as u64);
         put_bytes(&mut self.body, path.get(shared..).unwrap_or_default());
         self.last.truncate(shared);
@@ -201,8 +213,11 @@ impl SectionWriter {
             }
             // Zero is a hole.
             let number = index as u64 + 1;
-            // A piece that is a whole object of its own has the object's hash, which is not written twice.
-            let own = matches!(at.object, Object::Stored { id, .. } if id == at.hash);
+            // A piece that is a whole object of its own has the object's hash, which is not written twice. Small
+            // ones are always written out: whether a pack will hold one piece only is not known in time, and the
+            // same entry must be written the same way in every snapshot.
+            let own =
+                piece.length >= OWN_BYTES && matches!(at.object, Object::Stored { id, .. } if id == at.hash);
             put_number(&mut self.body, number << 1 | u64::from(own));
             put_number(&mut self.body, piece.length);
             if !own {

@@ -147,11 +147,7 @@ pub(crate) fn unseal(id: &ObjectId, mut frame: Vec<u8>) -> Result<Vec<u8>, Unsou
         ZSTD => zstd::bulk::decompress(payload, length).map_err(|_| Unsound::Damaged)?,
         _ => return Err(Unsound::Damaged),
     };
-    if content.len() == length && ObjectId::of(&content) == *id {
-        Ok(content)
-    } else {
-        Err(Unsound::Damaged)
-    }
+    if content.len() == length && ObjectId::of(&content) == *id { Ok(content) } else { Err(Unsound::Damaged) }
 }
 
 fn checksum(header: &[u8], payload: &[u8]) -> [u8; CHECKSUM] {

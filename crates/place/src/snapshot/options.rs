@@ -171,7 +171,9 @@ mod tests {
             uids: vec![range(0, 100_000, 1000), range(1000, 1000, 1)],
             gids: vec![range(5, u32::MAX, 2)],
         };
-        for (outside, inside) in [(100_000, Some(0)), (100_999, Some(999)), (101_000, None), (1000, Some(1000))] {
+        for (outside, inside) in
+            [(100_000, Some(0)), (100_999, Some(999)), (101_000, None), (1000, Some(1000))]
+        {
             assert_eq!(owners.inside(outside, 0).0, inside, "{outside}");
             if let Some(inside) = inside {
                 assert_eq!(owners.outside(inside, 0).0, Some(outside));

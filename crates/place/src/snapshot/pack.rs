@@ -6,7 +6,7 @@
 
 use super::{
     ObjectId, SnapshotError, Store,
-    manifest::{At, Object},
+    manifest::{At, OWN_BYTES, Object},
     object::Sealer,
 };
 use std::collections::{HashMap, HashSet};
@@ -16,8 +16,6 @@ use std::collections::{HashMap, HashSet};
 /// cuts serve as well, at no cost in processor time and with holes and ranges that need no search. A changed
 /// byte costs one piece.
 pub(crate) const PIECE_BYTES: usize = 1024 * 1024;
-/// Pieces from this size on are objects of their own.
-const OWN_BYTES: usize = 256 * 1024;
 /// A pack ends at a piece whose hash says so once it has the first size, and always at the second.
 const PACK_MIN: usize = 512 * 1024;
 const PACK_MAX: usize = 1536 * 1024;
@@ -65,7 +63,7 @@ impl<'a> Packer<'a> {
         if let Some(known) = self.known.get(&hash) {
             return Ok(*known);
         }
-        if piece.len() >= OWN_BYTES {
+        if piece.len() as u64 >= OWN_BYTES {
             let object = Object::Stored { id: hash, length: u32::try_from(piece.len()).unwrap_or(u32::MAX) };
             self.store_object(hash, piece)?;
             return Ok(self.remember(At { object, offset: 0, hash }));

@@ -80,8 +80,9 @@ pub(crate) fn restore(
 /// Removes what restores that were cut off left in `parent`. For the server's start, before any restore.
 pub fn clear_drafts(parent: &Path) -> Result<u64, SnapshotError> {
     let failed = |error: std::io::Error| SnapshotError::io("clear", parent, error);
-    let folder = rustix::fs::openat(CWD, parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|error| failed(error.into()))?;
+    let folder =
+        rustix::fs::openat(CWD, parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| failed(error.into()))?;
     let mut cleared = 0;
     for entry in std::fs::read_dir(parent).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
@@ -164,7 +165,8 @@ impl<'a> Making<'a> {
         draft: &Draft<'_>,
         options: &'a RestoreOptions<'a>,
     ) -> Result<Self, SnapshotError> {
-        let again = || draft.folder.try_clone().map_err(|error| SnapshotError::io("open", &draft.name, error));
+        let again =
+            || draft.folder.try_clone().map_err(|error| SnapshotError::io("open", &draft.name, error));
         let stat = rustix::fs::fstat(&draft.folder)
             .map_err(|error| SnapshotError::io("look at", &draft.name, error))?;
         Ok(Self {
@@ -262,7 +264,8 @@ impl<'a> Making<'a> {
         let (left, moved) = self.descent.leave();
         let failed = |error| SnapshotError::io("leave", path_of(&path), error);
         moved.map_err(failed)?;
-        let again = self.root.try_clone().map_err(|error| SnapshotError::io("leave", path_of(&path), error))?;
+        let again =
+            self.root.try_clone().map_err(|error| SnapshotError::io("leave", path_of(&path), error))?;
         let folder = left.unwrap_or(again);
         self.dress(folder.as_fd(), &entry, &path)?;
         self.path = path;

@@ -114,7 +114,10 @@ impl Local {
             .and_then(|()| drafts.iter().try_for_each(|(_, file)| file.sync_data()))
             .and_then(|()| {
                 let _young = self.removal.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-                drafts.iter().zip(frames).try_for_each(|((draft, _), (id, _))| fs::rename(draft, self.path(id)))
+                drafts
+                    .iter()
+                    .zip(frames)
+                    .try_for_each(|((draft, _), (id, _))| fs::rename(draft, self.path(id)))
             });
         if named.is_err() {
             for (draft, _) in &drafts {

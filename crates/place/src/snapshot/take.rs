@@ -260,7 +260,8 @@ impl Walk<'_> {
             Ok(stat) => self.folder(&stat).map(|()| true),
             Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => Ok(false),
             Err(Errno::ACCESS) => {
-                let Ok(stat) = rustix::fs::statat(self.descent.here(), name, AtFlags::SYMLINK_NOFOLLOW) else {
+                let Ok(stat) = rustix::fs::statat(self.descent.here(), name, AtFlags::SYMLINK_NOFOLLOW)
+                else {
                     return Ok(false);
                 };
                 if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -448,7 +449,8 @@ impl Walk<'_> {
     /// What to compare next time, unless the file was changed so lately that it could change without a trace.
     fn hint(&self, stat: &Stat) -> Option<Hint> {
         let hint = hint_of(stat);
-        let changed = hint.ctime.sec.saturating_mul(1000).saturating_add(i64::from(hint.ctime.nsec / 1_000_000));
+        let changed =
+            hint.ctime.sec.saturating_mul(1000).saturating_add(i64::from(hint.ctime.nsec / 1_000_000));
         let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         let window = match hint.ctime.nsec {
             _ if file && stat.st_size >= MAPPED_BYTES => MAPPED_MILLIS,

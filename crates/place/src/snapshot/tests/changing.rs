@@ -43,8 +43,7 @@ fn a_folder_in_unrest_is_taken_without_leaving_it() {
         scope.spawn(|| unrest(&folder, &outside, &stop));
         let mut last = None;
         for round in 0..60 {
-            let taken =
-                bench.snapshots.take(&folder, last.as_ref(), &TakeOptions::default()).unwrap();
+            let taken = bench.snapshots.take(&folder, last.as_ref(), &TakeOptions::default()).unwrap();
             let back = bench.path(&format!("back{round}"));
             bench.snapshots.restore(&taken.id, &back, &RestoreOptions::default()).unwrap();
             for (path, node) in tree(&back) {

@@ -73,7 +73,8 @@ struct Failing {
 impl Store for Failing {
     fn put(&self, frames: &[(ObjectId, Vec<u8>)]) -> io::Result<()> {
         for frame in frames {
-            let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            let left =
+                self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
             left.map_err(|_| io::Error::other("power lost"))?;
             self.inner.put(std::slice::from_ref(frame))?;
         }

@@ -181,7 +181,8 @@ fn restore_replaces_only_when_asked_and_leaves_nothing_beside() {
     bench.snapshots.restore(&taken.id, &into, &options).unwrap();
     assert_eq!(fs::read(into.join("new")).unwrap(), b"new");
     assert!(!into.join("old").exists());
-    let mut names: Vec<_> = fs::read_dir(bench.room.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let mut names: Vec<_> =
+        fs::read_dir(bench.room.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["into", "store", "work"]);
 }

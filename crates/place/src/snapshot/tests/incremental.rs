@@ -24,6 +24,15 @@ fn an_unchanged_folder_is_neither_read_nor_stored() {
 }
 
 #[test]
+fn a_pack_of_one_file_is_the_same_every_time() {
+    let bench = Bench::new();
+    let folder = bench.folder("work");
+    fs::write(folder.join("alone"), "x").unwrap();
+    let first = bench.take(&folder, None);
+    assert_eq!(bench.take(&folder, Some(&first.id)).id, first.id);
+}
+
+#[test]
 fn one_change_reads_one_file_and_stores_little() {
     let bench = Bench::new();
     let folder = bench.folder("work");

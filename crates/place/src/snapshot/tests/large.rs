@@ -6,7 +6,8 @@ fn dig(root: &Path, levels: usize, beside: bool) {
     let open = |from: &std::os::fd::OwnedFd, name: &str| {
         rustix::fs::openat(from, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap()
     };
-    let mut folder = rustix::fs::openat(CWD, root, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let mut folder =
+        rustix::fs::openat(CWD, root, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
     for _ in 0..levels {
         rustix::fs::mkdirat(&folder, "d", Mode::from_raw_mode(0o755)).unwrap();
         if beside {

@@ -98,6 +98,16 @@ impl Bench {
     }
 }
 
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // Trees of ten thousand levels are too deep for the removal of temporary folders.
+        let room = fs::File::open(self.room.path()).unwrap();
+        for name in ["work", "back"] {
+            let _ = crate::files::remove_tree(std::os::fd::AsFd::as_fd(&room), std::ffi::OsStr::new(name));
+        }
+    }
+}
+
 /// Everything about a file that must survive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {

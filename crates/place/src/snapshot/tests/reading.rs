@@ -45,7 +45,8 @@ fn any_part_of_a_file_can_be_read() {
     let (_, id, large) = workspace(&bench);
     let read = |path: &str, range| bench.snapshots.read_file(&id, Path::new(path), range);
     let piece = 1u64 << 20;
-    for range in [0..10, piece - 5..piece + 5, 0..2_600_000, 2_599_990..9_000_000, 2_600_000..2_600_001, 7..7] {
+    for range in [0..10, piece - 5..piece + 5, 0..2_600_000, 2_599_990..9_000_000, 2_600_000..2_600_001, 7..7]
+    {
         let end = range.end.min(2_600_000) as usize;
         let expected = large.get(range.start as usize..end).unwrap_or_default();
         assert!(read("src/large", range.clone()).unwrap() == expected, "{range:?}");
