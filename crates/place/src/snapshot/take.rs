@@ -71,6 +71,9 @@ const WORN: u64 = 4;
 /// So many packs below this size are merged in the same way.
 const SMALL_PACKS: usize = 64;
 const SMALL_PACK_BYTES: u32 = 128 * 1024;
+/// Once more than this has been read, all of the previous snapshot is searched for it. Below, storing a moved file
+/// again costs less than the search.
+const LEARN_BYTES: u64 = 256 * 1024;
 /// Entries between two looks at the watch.
 const WATCH_ENTRIES: u64 = 256;
 
@@ -104,6 +107,7 @@ pub(crate) fn take(
         links: HashMap::new(),
         used: HashMap::new(),
         buffer: Vec::new(),
+        fresh: 0,
         read: 0,
         skipped: Skipped::default(),
     };
@@ -118,7 +122,7 @@ struct Previous<'a> {
     entries: Entries<'a>,
     sections: HashSet<ObjectId>,
     worn: HashSet<ObjectId>,
-    /// Whether its pieces are known to the packer, which they are once a file is read.
+    /// Whether all its pieces are known to the packer.
     learnt: bool,
 }
 
@@ -162,6 +166,8 @@ struct Walk<'a> {
     /// The objects of this snapshot: their length, and how much of it is used.
     used: HashMap<ObjectId, (u32, u64)>,
     buffer: Vec<u8>,
+    /// Bytes of the files read so far.
+    fresh: u64,
     read: u64,
     skipped: Skipped,
 }
@@ -371,12 +377,22 @@ impl Walk<'_> {
             Kind::Folder => same && FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
             Kind::Link(_) | Kind::Hard(..) | Kind::Fifo => false,
         };
-        Ok(kept.then_some(old))
+        if kept {
+            return Ok(Some(old));
+        }
+        // What it was before is where its pieces are most likely found.
+        if let Kind::File(content) = old.kind {
+            for at in content.pieces.iter().filter_map(|piece| piece.at) {
+                if !previous.is_worn(&at) {
+                    self.packer.learn(at);
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Reads a file, again if it changes meanwhile.
     fn read_file(&mut self, name: &CStr) -> Result<Attempt, SnapshotError> {
-        self.learn()?;
         self.read += 1;
         let mut last = Attempt::Gone;
         for _ in 0..READS {
@@ -407,6 +423,10 @@ impl Walk<'_> {
         if u64::try_from(before.st_size).unwrap_or(0).min(occupied) > room {
             return Err(SnapshotError::TooLarge { limit: self.limits.bytes });
         }
+        self.fresh = self.fresh.saturating_add(u64::try_from(before.st_size).unwrap_or(0));
+        if self.fresh > LEARN_BYTES {
+            self.learn()?;
+        }
         let borrowed = std::os::fd::AsFd::as_fd(&file);
         let content =
             content::read(borrowed, &before, &self.path, &mut self.packer, &self.watch, &mut self.buffer)?;
@@ -420,8 +440,7 @@ impl Walk<'_> {
         Ok(if whole { Attempt::Whole(entry) } else { Attempt::Torn(entry) })
     }
 
-    /// Makes the pieces of the snapshot before known, so that a file that was moved or copied is not stored again.
-    /// Only once something has to be read.
+    /// Makes all pieces of the snapshot before known, so that what was moved or copied is not stored again.
     fn learn(&mut self) -> Result<(), SnapshotError> {
         let Some(previous) = &mut self.previous else { return Ok(()) };
         if previous.learnt {
