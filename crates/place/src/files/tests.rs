@@ -268,7 +268,7 @@ fn a_folder_that_nobody_may_enter_can_be_removed() {
     let closed = room.work().join("sub/deeper");
     fs::create_dir(closed.join("below")).unwrap();
     for folder in [closed.join("below"), closed] {
-        fs::set_permissions(folder, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o000)).unwrap();
     }
     let [files, _] = room.both();
     files.remove(path("sub"), Remove::WithContents).unwrap();

@@ -165,7 +165,7 @@ impl Store for Local {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
             last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
         };
-        match rustix::fs::utimensat(CWD, &self.path(id), &now, AtFlags::SYMLINK_NOFOLLOW) {
+        match rustix::fs::utimensat(CWD, self.path(id), &now, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(()) => Ok(true),
             Err(rustix::io::Errno::NOENT) => Ok(false),
             Err(error) => Err(error.into()),

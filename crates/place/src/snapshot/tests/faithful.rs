@@ -192,7 +192,7 @@ fn drafts_of_a_killed_restore_are_cleared() {
     let bench = Bench::new();
     let draft = bench.folder(".outlast-restore-1-1");
     fs::create_dir(draft.join("sub")).unwrap();
-    fs::set_permissions(draft.join("sub"), Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(draft.join("sub"), Permissions::from_mode(0o000)).unwrap();
     bench.folder("work");
     assert_eq!(clear_drafts(bench.room.path()).unwrap(), 1);
     assert!(!draft.exists() && bench.path("work").exists());
