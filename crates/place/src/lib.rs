@@ -9,9 +9,11 @@
 mod copy;
 mod error;
 mod file;
+pub mod files;
 mod host;
 pub mod keeper;
 mod process;
+pub mod snapshot;
 mod spawner;
 #[cfg(test)]
 mod tests;
