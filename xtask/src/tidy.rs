@@ -26,7 +26,8 @@ const ROOT_DOCUMENTS: &[&str] =
 const EDGES: &[(&str, &[&str])] = &[
     ("protocol", &[]),
     ("journal", &["protocol"]),
-    ("place", &["protocol"]),
+    ("keeper", &[]),
+    ("place", &["protocol", "keeper"]),
     ("occupant", &["protocol", "place"]),
     ("session", &["protocol", "journal", "place", "occupant"]),
     ("doors", &["protocol", "session"]),
@@ -40,6 +41,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[("outlast", &["testkit"])];
 const STRANGERS: &[(&str, &[&str])] = &[
     ("protocol", &["tokio", "rusqlite", "axum", "hyper", "reqwest"]),
     ("journal", &["axum", "hyper", "reqwest", "utoipa"]),
+    ("keeper", &["tokio", "serde", "clap", "tracing", "rusqlite", "axum", "hyper", "reqwest"]),
     ("place", &["rusqlite", "axum", "hyper", "reqwest"]),
     ("occupant", &["rusqlite", "axum", "hyper", "reqwest"]),
     ("session", &["rusqlite", "axum", "hyper", "reqwest", "utoipa"]),
