@@ -1,3 +1,5 @@
+//! Frames: every message comes back as it went, and no garbage is taken for one.
+
 use super::*;
 use proptest::{collection::vec, option, prelude::*};
 

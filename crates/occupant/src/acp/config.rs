@@ -99,7 +99,8 @@ impl Config {
     }
 
     pub(super) fn take_up(offers: SavedOffers) -> Self {
-        let options = offers.options.into_iter().map(|(id, category)| ConfigOption { id, category }).collect();
+        let options =
+            offers.options.into_iter().map(|(id, category)| ConfigOption { id, category }).collect();
         Self { options, has_modes: offers.modes, has_models: offers.models, ..Self::default() }
     }
 

@@ -44,7 +44,12 @@ impl Permission {
     }
 
     pub(super) fn take_up(saved: SavedPermission, now: Timestamp) -> Self {
-        Self { seq: saved.seq, call: saved.call, options: saved.options, until: saved::until(saved.left, now) }
+        Self {
+            seq: saved.seq,
+            call: saved.call,
+            options: saved.options,
+            until: saved::until(saved.left, now),
+        }
     }
 }
 

@@ -57,7 +57,11 @@ impl Acp {
             begin,
             phase: Phase::Live { session: saved.session },
             turn: saved.turn.map(|turn| Turn::take_up(turn, cx.now)),
-            permissions: saved.permissions.into_iter().map(|open| Permission::take_up(open, cx.now)).collect(),
+            permissions: saved
+                .permissions
+                .into_iter()
+                .map(|open| Permission::take_up(open, cx.now))
+                .collect(),
             config: config::Config::take_up(saved.offers),
             notices: Notices::default(),
             calls: saved.calls,

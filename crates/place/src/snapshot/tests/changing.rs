@@ -1,3 +1,5 @@
+//! A folder that changes while it is read: nothing escapes, nothing crashes, what was torn is counted.
+
 use super::*;
 use std::{
     io::Write,

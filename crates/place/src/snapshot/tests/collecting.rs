@@ -1,3 +1,5 @@
+//! Garbage collection, also beside a take that is under way.
+
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 

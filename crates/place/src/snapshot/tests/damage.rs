@@ -1,3 +1,5 @@
+//! Damaged and missing objects, and a crash at every write of the store.
+
 use super::*;
 use std::{
     io,

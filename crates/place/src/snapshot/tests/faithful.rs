@@ -1,3 +1,5 @@
+//! Modes, times, links, names and sparse files: what comes back is what went in.
+
 use super::*;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use std::{

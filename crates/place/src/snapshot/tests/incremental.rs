@@ -1,3 +1,5 @@
+//! What is read and stored again, and what is not.
+
 use super::*;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use std::os::unix::fs::FileExt;

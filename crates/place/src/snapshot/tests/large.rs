@@ -1,3 +1,5 @@
+//! Deep trees, many files, large files.
+
 use super::*;
 use rustix::fs::{CWD, Mode, OFlags};
 

@@ -1,3 +1,5 @@
+//! Files and folders read from a snapshot without restoring it.
+
 use super::*;
 use std::{ffi::OsStr, os::unix::fs::symlink};
 
