@@ -128,6 +128,7 @@ impl Task {
         match stored.and_then(|row| self.repeated(&prompt, row)) {
             Ok(None) => {}
             Ok(Some(accepted)) => {
+                tracing::debug!(client_id = prompt.client_id, ?accepted, "a prompt was repeated");
                 // The first one may still be on its way to disk.
                 self.pending.push_back((accepted.seq, Pend::answer(reply, Ok(accepted))));
                 return self.on_durable();
@@ -135,7 +136,10 @@ impl Task {
             Err(fault) => return drop(reply.send(Err(fault))),
         }
         let mut cx = self.cx();
-        match self.accept(actor, prompt, &mut cx) {
+        let client_id = prompt.client_id.clone();
+        let result = self.accept(actor, prompt, &mut cx);
+        tracing::debug!(client_id, ?result, "a prompt was judged");
+        match result {
             Ok(accepted) => self.pending.push_back((accepted.seq, Pend::answer(reply, Ok(accepted)))),
             Err(fault) => drop(reply.send(Err(fault))),
         }
