@@ -26,36 +26,16 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// As an agent's command, this program itself.
 const OWN_PROGRAM: &str = "outlast";
 
-/// For a session that has never run.
-pub(super) fn first(
-    shared: &Arc<Shared>,
-    fixed: &NewSession,
-    memo: &Memo,
-    spec: Spec,
-    slot: Slot,
-) -> Occupied {
-    start(shared, fixed, memo, spec, slot, Workspace::New)
-}
-
-/// For a session that has.
-pub(super) fn again(
-    shared: &Arc<Shared>,
-    fixed: &NewSession,
-    memo: &Memo,
-    spec: Spec,
-    slot: Slot,
-) -> Occupied {
-    start(shared, fixed, memo, spec, slot, Workspace::Kept)
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Workspace {
+pub(super) enum Workspace {
+    /// The session has never run.
     New,
     /// It should be there from before.
     Kept,
 }
 
-fn start(
+/// Sets out; the task hears when it is there.
+pub(super) fn start(
     shared: &Arc<Shared>,
     fixed: &NewSession,
     memo: &Memo,

@@ -27,6 +27,7 @@ use crate::{
 };
 use clock::Clock;
 use journal::{Durable, NewSession, SessionState, TurnRow, Writer};
+use launch::Workspace;
 use occupant::{Cx, Said};
 use occupied::{Heard, Occupied};
 use protocol::{
@@ -142,7 +143,7 @@ impl Task {
             },
         );
         self.joiners.push(reply);
-        self.occupied = launch::first(&self.shared, &self.fixed, &self.memo, spec, slot);
+        self.occupied = launch::start(&self.shared, &self.fixed, &self.memo, spec, slot, Workspace::New);
         self.settle(cx);
     }
 
@@ -217,9 +218,8 @@ impl Task {
         let mut cx = self.cx();
         let now = Instant::now();
         if self.idle_deadline().is_some_and(|deadline| deadline <= now) {
-            let minutes = self.shared.options.idle.as_secs() / 60;
-            let reason =
-                format!("idle for {minutes} minutes: its agent was stopped and comes back when needed");
+            let secs = self.shared.options.idle.as_secs();
+            let reason = format!("idle for {secs} s: its agent was stopped and comes back when needed");
             self.rest(Some(reason), &mut cx);
         } else if let Some(heard) = self.occupied.overdue(now) {
             self.settle(cx);
@@ -472,7 +472,7 @@ impl Task {
             tracing::error!(session = %self.fixed.id, %error, "the session's options cannot be opened");
             Fault::new(Code::SandboxFailed, format!("The session cannot be started: {error}"))
         })?;
-        self.occupied = launch::again(&self.shared, &self.fixed, &self.memo, spec, slot);
+        self.occupied = launch::start(&self.shared, &self.fixed, &self.memo, spec, slot, Workspace::Kept);
         Ok(())
     }
 
