@@ -365,7 +365,7 @@ const VICTIM: &str = "OUTLAST_PLACE_TEST_VICTIM";
 
 /// Not a test of its own: the server that the next one kills.
 #[tokio::test]
-#[ignore = "started by a_killed_server_leaves_no_process_behind"]
+#[ignore = "started by a_killed_server_leaves_no_agent_behind"]
 #[expect(clippy::disallowed_methods, reason = "how the test below tells its helper where to work")]
 async fn a_server_to_be_killed() {
     let Ok(dir) = std::env::var(VICTIM) else { return };
@@ -381,7 +381,7 @@ async fn a_server_to_be_killed() {
 
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the killed server must be a process of its own")]
-async fn a_killed_server_leaves_no_process_behind() {
+async fn a_killed_server_leaves_no_agent_behind() {
     use std::io::BufRead;
     let dir = tempfile::tempdir().unwrap();
     let mut server = std::process::Command::new(std::env::current_exe().unwrap())

@@ -91,8 +91,10 @@ pub struct SendMessage {
     /// Stream deltas as they come, not only whole messages.
     #[serde(default)]
     pub include_partial_messages: bool,
+    /// Recorded, and not enforced yet: the session's events say so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
+    /// Recorded, and not enforced yet: the session's events say so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_budget_usd: Option<f64>,
 }

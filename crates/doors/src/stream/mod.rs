@@ -21,6 +21,15 @@ pub(crate) struct Pulse {
     pub(crate) stopping: Stopping,
 }
 
+/// How far a stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Nothing was sent: the head should go out at once, also of a quiet session.
+    Opening,
+    Following,
+    Ended,
+}
+
 /// What a stream got to do next.
 pub(crate) enum Beat {
     Events(Arc<Batch>),

@@ -4,7 +4,7 @@
 //! `session_status` `ended` is the reader's choice. (Closing would make browsers reconnect for ever.) It ends
 //! when the reader leaves, when the server stops, or, with an `error` frame, when the session is removed.
 
-use super::{Beat, Pulse, frame};
+use super::{Beat, Phase, Pulse, frame};
 use crate::{fault, metrics::Counted};
 use bytes::Bytes;
 use futures_core::Stream;
@@ -23,14 +23,6 @@ struct Tail {
     pulse: Pulse,
     phase: Phase,
     _counted: Counted,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Nothing was sent: the head should go out at once, also of a quiet session.
-    Opening,
-    Following,
-    Ended,
 }
 
 pub(crate) fn stream(

@@ -1,7 +1,7 @@
 //! One prompt's answer as a stream: the translator fed from the journal, from the prompt to its outcome.
 
 use super::{
-    Beat, Pulse, frame,
+    Beat, Phase, Pulse, frame,
     translator::{Progress, Translator},
 };
 use crate::{fault, metrics::Counted};
@@ -19,13 +19,6 @@ pub(crate) struct TurnStream {
     pulse: Pulse,
     phase: Phase,
     _counted: Counted,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Opening,
-    Following,
-    Ended,
 }
 
 impl TurnStream {

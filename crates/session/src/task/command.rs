@@ -10,8 +10,8 @@ use crate::{
 use journal::TurnRow;
 use occupant::Cx;
 use protocol::{
-    Accepted, Actor, Answer, Code, Configure, ContentBlock, Disposition, Fault, OnBusy, Outcome,
-    PromptAccepted, Reason, Seq, Session, SessionConfig, SessionRenamed, Status, Timestamp, TurnId,
+    Accepted, Actor, Answer, Code, Configure, ContentBlock, Disposition, Fault, Level, Notice, OnBusy,
+    Outcome, PromptAccepted, Reason, Seq, Session, SessionConfig, SessionRenamed, Status, Timestamp, TurnId,
 };
 use tokio::time::Instant;
 
@@ -185,6 +185,11 @@ impl Task {
                 max_budget_usd: prompt.max_budget_usd,
             },
         );
+        if prompt.max_turns.is_some() || prompt.max_budget_usd.is_some() {
+            // A limit that does nothing must not look as if it did.
+            let text = "maxTurns and maxBudgetUsd are recorded and not enforced yet".to_owned();
+            cx.record(Actor::System, Notice { level: Level::Warning, text });
+        }
         let turn = Turn {
             id,
             client_id: prompt.client_id,
