@@ -15,7 +15,8 @@ async fn python() -> Result<PathBuf, String> {
     fs::create_dir_all(&home).unwrap();
     // Tests run as processes of their own: one prepares, the others wait for its lock.
     let lock = fs::File::create(home.join("lock")).unwrap();
-    tokio::task::spawn_blocking(move || lock.lock().map(|()| lock)).await.unwrap().unwrap();
+    // Bound to a name: the lock goes with the file.
+    let _held = tokio::task::spawn_blocking(move || lock.lock().map(|()| lock)).await.unwrap().unwrap();
     let (done, python) = (home.join("done"), home.join("venv/bin/python"));
     if fs::read_to_string(&done).is_ok_and(|text| text == requirements) {
         return Ok(python);
