@@ -18,36 +18,35 @@ pub use error::FilesError;
 pub use path::{FILE_PATH_BYTES, decode_path, encode_path};
 pub(crate) use remove::remove_tree;
 
-use descent::{FOLDER, names};
+use descent::{FOLDER, names_after};
 use path::Below;
 use rustix::{
     fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat},
     io::Errno,
 };
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::{CString, OsStr, OsString},
     fs::File,
     io::{Read, Seek, SeekFrom, Write},
     ops::Range,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::ffi::OsStringExt,
+        unix::ffi::{OsStrExt, OsStringExt},
     },
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Entries in one list, unless the caller asks for fewer.
-pub const LIST_ENTRIES: usize = 100_000;
 /// How often a look-up that the kernel could not decide, because something was renamed meanwhile, is repeated.
 const TRIES: usize = 64;
 
-/// One entry of a folder.
+/// One entry of a folder, on disk or in a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
     pub name: OsString,
     pub kind: FileKind,
     pub mode: u32,
+    /// In a snapshot, as seen inside.
     pub uid: u32,
     pub gid: u32,
     pub size: u64,
@@ -63,6 +62,21 @@ pub enum FileKind {
     Link(PathBuf),
     /// A pipe, socket or device.
     Other,
+}
+
+/// Part of a folder, in byte order of the names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    pub entries: Vec<FileEntry>,
+    pub more: More,
+}
+
+/// Whether the folder goes on behind a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum More {
+    /// From behind this name, which need not be there any more.
+    After(OsString),
+    No,
 }
 
 /// Whether removing a folder removes what is in it.
@@ -128,23 +142,25 @@ impl Files {
         described(folder.as_fd(), name).map_err(failed)?.ok_or_else(|| failed(Errno::NOENT))
     }
 
-    /// What the folder at `path` holds, in byte order, at most `limit` entries.
-    pub fn list(&self, path: &Path, limit: usize) -> Result<Vec<FileEntry>, FilesError> {
+    /// What the folder at `path` holds behind the name `after`, at most `limit` entries.
+    pub fn list(&self, path: &Path, after: Option<&OsStr>, limit: usize) -> Result<Page, FilesError> {
         let below = Below::new(path)?;
         let failed = |error| FilesError::new("list", path, error);
+        let after = after.map(|name| CString::new(name.as_bytes())).transpose();
+        let after = after.map_err(|_| FilesError::BadPath(path.to_owned()))?;
         let folder = self.folder(&below, Links::Inside).map_err(failed)?;
-        let limit = limit.min(LIST_ENTRIES);
-        let names = names(folder.as_fd(), limit).map_err(|error| match error {
-            Errno::OVERFLOW => FilesError::TooMany { path: path.to_owned(), limit },
-            error => failed(error),
-        })?;
-        let mut found = Vec::with_capacity(names.len());
-        for named in names {
-            let name = OsString::from_vec(named.name.into_bytes());
+        let (names, more) = names_after(folder.as_fd(), after.as_deref(), limit).map_err(failed)?;
+        let names: Vec<_> = names.into_iter().map(|name| OsString::from_vec(name.into_bytes())).collect();
+        let more = match names.last() {
+            Some(last) if more => More::After(last.clone()),
+            Some(_) | None => More::No,
+        };
+        let mut entries = Vec::with_capacity(names.len());
+        for name in names {
             // What went away since is not there.
-            found.extend(described(folder.as_fd(), &name).map_err(failed)?);
+            entries.extend(described(folder.as_fd(), &name).map_err(failed)?);
         }
-        Ok(found)
+        Ok(Page { entries, more })
     }
 
     /// Opens a regular file for reading. The descriptor stays good whatever happens to the path.
