@@ -7,12 +7,14 @@
 mod agents;
 mod credentials;
 mod faults;
+mod files;
 mod history;
 mod keys;
 mod lifecycle;
 mod live;
 mod open;
 mod quota;
+mod sandboxes;
 mod shared;
 mod spec;
 mod task;
@@ -21,9 +23,11 @@ mod vault;
 mod view;
 
 pub use agents::copy_agents;
+pub use files::RemoveFile;
 pub use journal::{Batch, Follower, Page, ReadError, StoredEvent};
 pub use open::{FirstKey, OpenError, Options};
 pub use quota::Quotas;
+pub use sandboxes::{Content, copy_snapshots, hold_snapshots};
 
 use history::History;
 use journal::{NewSession, SessionQuery, Space};

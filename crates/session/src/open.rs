@@ -7,6 +7,7 @@ use crate::{
     keys::{self, Keys},
     live::Live,
     quota::{Quotas, Rates, Slots},
+    sandboxes::Sandboxes,
     shared::{Counters, Shared},
     task::Command,
     vault::{Vault, VaultError},
@@ -37,6 +38,8 @@ pub struct Options {
     /// Kept for recording what runs when the disk is full, and the mark below which new work is refused.
     pub reserve_bytes: u64,
     pub low_water_bytes: u64,
+    /// What one snapshot of a workspace may hold.
+    pub snapshots: place::snapshot::Limits,
 }
 
 impl Options {
@@ -49,6 +52,7 @@ impl Options {
             idle: Duration::from_secs(protocol::limits::IDLE_SECS),
             reserve_bytes: 16 * 1024 * 1024,
             low_water_bytes: 64 * 1024 * 1024,
+            snapshots: place::snapshot::Limits::default(),
         }
     }
 }
@@ -100,6 +104,8 @@ impl Sessions {
             agents: Agents::new(journal.clone(), data.clone()),
             credentials: Credentials { journal: journal.clone(), vault: vault.clone() },
             place: Place::Host(Host::new(data.join("places"))),
+            sandboxes: Sandboxes::open(&data, journal.clone(), options.snapshots)
+                .map_err(|source| OpenError::Folder { path: data.clone(), source })?,
             live: Live::default(),
             slots: Slots::new(&options.quotas),
             rates: Rates::new(&options.quotas),

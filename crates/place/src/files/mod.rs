@@ -191,7 +191,7 @@ impl Files {
         Ok(bytes)
     }
 
-    /// Writes a file, whole or not at all. One that is there keeps its mode unless `mode` is given; a link in its
+    /// Writes a file, whole or not at all, and durably. One that is there keeps its mode unless `mode` is given; a link in its
     /// place is replaced, not followed. `content` is read to its end.
     pub fn write(
         &self,
@@ -225,7 +225,9 @@ impl Files {
             file.flush()?;
             self.give(&folder, &file)?;
             rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+            file.sync_all()?;
             rustix::fs::renameat(&folder, &draft, &folder, name)?;
+            rustix::fs::fsync(&folder)?;
             Ok(count)
         });
         written.map_err(|source| {
