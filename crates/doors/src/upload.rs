@@ -1,4 +1,4 @@
-//! An archive on its way in: written to a file of its own, bounded, and gone again when the call is over.
+//! An archive or file on its way in: written to a file of its own, bounded, and gone again when the call is over.
 
 use crate::{fault::Refusal, intake};
 use axum::body::Body;
@@ -18,13 +18,13 @@ pub(crate) struct Upload(PathBuf);
 impl Upload {
     /// Writes the whole body below `folder`.
     pub(crate) async fn receive(folder: &Path, body: Body, limit: u64) -> Result<Self, Refusal> {
-        let upload = Self(folder.join(format!("{}.tar", Uuid::now_v7())));
+        let upload = Self(folder.join(format!("{}.part", Uuid::now_v7())));
         let mut file = tokio::fs::File::create_new(&upload.0).await.map_err(|error| broken(&error))?;
         let mut body = body;
         let mut received: u64 = 0;
         while let Some(frame) = body.frame().await {
             let frame =
-                frame.map_err(|error| Refusal(Fault::invalid(format!("the archive broke off: {error}"))))?;
+                frame.map_err(|error| Refusal(Fault::invalid(format!("the body broke off: {error}"))))?;
             let Ok(bytes) = frame.into_data() else { continue };
             received += bytes.len() as u64;
             if received > limit {
@@ -50,10 +50,10 @@ impl Drop for Upload {
 
 fn broken(error: &io::Error) -> Refusal {
     if error.kind() == io::ErrorKind::StorageFull {
-        return Refusal(Fault::new(Code::StorageFull, "the disk has no room for the archive"));
+        return Refusal(Fault::new(Code::StorageFull, "the disk has no room for the upload"));
     }
-    tracing::error!(%error, "an archive could not be stored");
-    Refusal(Fault::new(Code::Internal, "the archive could not be stored; the log has the reason"))
+    tracing::error!(%error, "an upload could not be stored");
+    Refusal(Fault::new(Code::Internal, "the upload could not be stored; the log has the reason"))
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use crate::{
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{HeaderMap, header},
 };
 use protocol::{AgentName, Code, DeployAgent, Fault, Scope, Tenant};
 use session::Caller;
@@ -53,7 +52,7 @@ pub(crate) async fn deploy_tar(
     let (parts, body) = request.into_parts();
     intake::expect_type(&parts.headers, TAR)?;
     let limit = door.limits.archive_bytes;
-    if announced(&parts.headers).is_some_and(|bytes| bytes > limit) {
+    if intake::announced(&parts.headers).is_some_and(|bytes| bytes > limit) {
         return Err(intake::too_large(usize::try_from(limit).unwrap_or(usize::MAX)));
     }
     let Ok(_place) = door.archives.try_acquire() else {
@@ -65,10 +64,6 @@ pub(crate) async fn deploy_tar(
     let upload = Upload::receive(&door.uploads, body, limit).await?;
     let agent = door.sessions.deploy_tar(&caller, name, upload.path()).await?;
     answer::ok(&AgentReply { agent })
-}
-
-fn announced(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 pub(crate) async fn list(State(door): State<Arc<Shared>>, Who(caller): Who) -> Outcome {
