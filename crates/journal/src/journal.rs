@@ -473,6 +473,7 @@ impl Journal {
         self.core.readers.run(|reader| reader.snapshots()).await
     }
 
+    /// `NotFound` also while a session names it.
     pub async fn remove_sandbox(&self, id: &str) -> Result<(), WriteError> {
         self.core.ask(Change::RemoveSandbox(id.to_owned())).await.map(|_| ())
     }

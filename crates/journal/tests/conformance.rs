@@ -607,6 +607,7 @@ async fn sandboxes_keep_their_snapshot_and_go_with_their_last_session(home: &dyn
         settled(&writer).await;
         writers.push(writer);
     }
+    assert!(matches!(journal.remove_sandbox("one").await, Err(WriteError::NotFound)), "it is in use");
     for (writer, left) in writers.into_iter().zip([1, 0]) {
         writer.remove(Actor::System, Timestamp::from_millis(9)).await.unwrap();
         assert_eq!(journal.snapshots().await.unwrap().len(), left);

@@ -104,7 +104,8 @@ impl Sessions {
             agents: Agents::new(journal.clone(), data.clone()),
             credentials: Credentials { journal: journal.clone(), vault: vault.clone() },
             place: Place::Host(Host::new(data.join("places"))),
-            sandboxes: Sandboxes::open(&data, journal.clone(), options.snapshots)
+            sandboxes: Sandboxes::open(&data, &data.join("places"), journal.clone(), options.snapshots)
+                .await
                 .map_err(|source| OpenError::Folder { path: data.clone(), source })?,
             live: Live::default(),
             slots: Slots::new(&options.quotas),

@@ -68,10 +68,24 @@ impl Drop for Inner {
 }
 
 impl Sandboxes {
-    /// Opens the store of snapshots below `data`, making it where there is none; blocking, and short. Collects
-    /// garbage from now on, in the background.
-    pub(crate) fn open(data: &Path, journal: Journal, limits: Limits) -> io::Result<Self> {
-        let sandboxes = Self::without_collector(data, journal, limits)?;
+    /// Opens the store of snapshots below `data`, making it where there is none, and clears what restores that were
+    /// cut off left in `places`. Collects garbage from now on, in the background.
+    pub(crate) async fn open(
+        data: &Path,
+        places: &Path,
+        journal: Journal,
+        limits: Limits,
+    ) -> io::Result<Self> {
+        let (data, places) = (data.to_owned(), places.to_owned());
+        let opening = tokio::task::spawn_blocking(move || {
+            if places.is_dir()
+                && let Err(error) = snapshot::clear_drafts(&places)
+            {
+                tracing::warn!(%error, "what restores left half made could not be cleared");
+            }
+            Self::without_collector(&data, journal, limits)
+        });
+        let sandboxes = opening.await.map_err(io::Error::other)??;
         let collector = tokio::spawn(collect_always(Arc::downgrade(&sandboxes.inner)));
         *sandboxes.inner.collector.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(collector.abort_handle());
@@ -181,7 +195,7 @@ impl Sandboxes {
         Ok(Files::snapshot(self.clone(), id))
     }
 
-    /// Lets go of a sandbox that no session names any more; what only it needed is collected later. The last
+    /// Lets go of a sandbox, unless a session still names it; what only it needed is collected later. The last
     /// session's removal does the same in its own commit, so a sandbox that is not there is no news.
     pub(crate) async fn forget(&self, sandbox: &str) -> Result<(), Fault> {
         match self.inner.journal.remove_sandbox(sandbox).await {

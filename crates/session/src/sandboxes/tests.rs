@@ -265,6 +265,27 @@ async fn garbage_goes_and_what_a_sandbox_needs_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opening_clears_half_made_restores_and_starts_collecting() {
+    let bench = Bench::new();
+    bench.take().await.unwrap();
+    bench.sandboxes.forget(BOX).await.unwrap();
+    bench.age();
+    let half = bench.work().with_file_name(".outlast-restore-1-2");
+    fs::create_dir_all(half.join("part")).unwrap();
+    let places = bench.room.path().join("places");
+    let opened =
+        Sandboxes::open(bench.room.path(), &places, bench.journal.clone(), Limits::default()).await.unwrap();
+    assert!(!half.exists() && bench.work().exists());
+    let collected = async {
+        while !bench.objects().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), collected).await.unwrap();
+    drop(opened);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_takes_snapshots_along() {
     let bench = Bench::new();
     bench.take().await.unwrap();

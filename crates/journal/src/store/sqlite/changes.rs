@@ -36,7 +36,10 @@ impl SqliteStore {
             }
             Change::PutSandbox(row) => self.put_sandbox(row),
             Change::PutSnapshot { sandbox, snapshot } => self.put_snapshot(sandbox, snapshot),
-            Change::RemoveSandbox(id) => self.delete("DELETE FROM sandboxes WHERE id = ?1", [id]),
+            Change::RemoveSandbox(id) => self.delete(
+                "DELETE FROM sandboxes WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM sessions WHERE sandbox = ?1)",
+                [id],
+            ),
         }
     }
 
