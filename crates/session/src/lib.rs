@@ -99,6 +99,14 @@ impl Sessions {
         }
     }
 
+    /// Is there room on the disk for more? Cheap enough to be asked while something is being received.
+    pub fn admit_bytes(&self) -> Result<(), Fault> {
+        match self.shared.journal.space() {
+            Space::Enough => Ok(()),
+            Space::Low => Err(faults::full()),
+        }
+    }
+
     pub fn figures(&self) -> Figures {
         Figures {
             live_sessions: self.shared.live.count(),

@@ -61,7 +61,7 @@ pub(crate) async fn deploy_tar(
             "other archives are being received; try again in a moment",
         )));
     };
-    let upload = Upload::receive(&door.uploads, body, limit).await?;
+    let upload = Upload::receive(&door.uploads, body, limit, || door.sessions.admit_bytes()).await?;
     let agent = door.sessions.deploy_tar(&caller, name, upload.path()).await?;
     answer::ok(&AgentReply { agent })
 }

@@ -134,7 +134,7 @@ pub(crate) async fn write(
     let _place = door.files.acquire().await.map_err(|_| {
         Refusal(Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment"))
     })?;
-    let upload = Upload::receive(&door.uploads, body, limit).await?;
+    let upload = Upload::receive(&door.uploads, body, limit, || door.sessions.admit_bytes()).await?;
     let file = door.sessions.write_file(&caller, &id, &put.path, upload.path(), mode).await?;
     answer::ok(&FileReply { file })
 }

@@ -201,6 +201,49 @@ impl Files {
         parents: Parents,
     ) -> Result<u64, FilesError> {
         let below = Below::new(path)?;
+        let (folder, name, mode) = self.place(path, &below, mode, parents)?;
+        let failed = |error| FilesError::new("write", path, error);
+        let draft = draft_name();
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&folder, &draft, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
+        let mut file = File::from(file);
+        let written = std::io::copy(content, &mut file)
+            .and_then(|count| self.settle(&file, &folder, &draft, name, mode).map(|()| count));
+        written.map_err(|source| undo(&folder, &draft, path, source))
+    }
+
+    /// Makes the file `from`, which lies outside and is nobody else's, the file at `path`: moved where it is on the
+    /// same file system, and copied otherwise. The rest is as with [`Self::write`].
+    pub fn adopt(
+        &self,
+        path: &Path,
+        from: &Path,
+        mode: Option<u32>,
+        parents: Parents,
+    ) -> Result<u64, FilesError> {
+        let below = Below::new(path)?;
+        let broken = |source| FilesError::Io { what: "write", path: path.to_owned(), source };
+        let mut file = File::open(from).map_err(broken)?;
+        let size = file.metadata().map_err(broken)?.len();
+        let (folder, name, bits) = self.place(path, &below, mode, parents)?;
+        let draft = draft_name();
+        match rustix::fs::renameat(CWD, from, &folder, &draft) {
+            Ok(()) => {}
+            Err(Errno::XDEV) => return self.write(path, &mut file, mode, parents),
+            Err(error) => return Err(FilesError::new("write", path, error)),
+        }
+        let settled = self.settle(&file, &folder, &draft, name, bits).map(|()| size);
+        settled.map_err(|source| undo(&folder, &draft, path, source))
+    }
+
+    /// Where a new file goes, what it is called there, and which permissions it gets.
+    fn place<'b>(
+        &self,
+        path: &Path,
+        below: &'b Below,
+        mode: Option<u32>,
+        parents: Parents,
+    ) -> Result<(OwnedFd, &'b OsStr, u32), FilesError> {
         let (folder, name) = below.split()?;
         let failed = |error| FilesError::new("write", path, error);
         if parents == Parents::Make {
@@ -217,26 +260,24 @@ impl Files {
             }
             (Ok(_) | Err(_), None) => 0o644,
         };
-        let draft = draft_name();
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&folder, &draft, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
-        let mut file = File::from(file);
-        let written = std::io::copy(content, &mut file).and_then(|count| {
-            file.flush()?;
-            self.give(&folder, &file)?;
-            rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
-            file.sync_all()?;
-            rustix::fs::renameat(&folder, &draft, &folder, name)?;
-            rustix::fs::fsync(&folder)?;
-            Ok(count)
-        });
-        written.map_err(|source| {
-            let _ = rustix::fs::unlinkat(&folder, &draft, AtFlags::empty());
-            match source.raw_os_error() {
-                Some(code) => failed(Errno::from_raw_os_error(code)),
-                None => FilesError::Io { what: "write", path: path.to_owned(), source },
-            }
-        })
+        Ok((folder, name, mode))
+    }
+
+    /// Gives a whole draft its owner, its permissions and its name, each on disk before the next.
+    fn settle(
+        &self,
+        file: &File,
+        folder: &OwnedFd,
+        draft: &str,
+        name: &OsStr,
+        mode: u32,
+    ) -> std::io::Result<()> {
+        self.give(folder, file)?;
+        rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?;
+        file.sync_all()?;
+        rustix::fs::renameat(folder, draft, folder, name)?;
+        rustix::fs::fsync(folder)?;
+        Ok(())
     }
 
     /// A file written from outside belongs to whoever owns the folder it is in, so that those inside can use it.
@@ -353,6 +394,15 @@ impl Files {
             folder = Some(rustix::fs::openat(here, name, FOLDER, Mode::empty())?);
         }
         rustix::fs::openat(&self.root, c".", flags, Mode::empty())
+    }
+}
+
+/// Takes a draft away that did not become a file, and says why.
+fn undo(folder: &OwnedFd, draft: &str, path: &Path, source: std::io::Error) -> FilesError {
+    let _ = rustix::fs::unlinkat(folder, draft, AtFlags::empty());
+    match source.raw_os_error() {
+        Some(code) => FilesError::new("write", path, Errno::from_raw_os_error(code)),
+        None => FilesError::Io { what: "write", path: path.to_owned(), source },
     }
 }
 

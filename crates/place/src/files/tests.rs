@@ -81,6 +81,31 @@ fn files_are_listed_read_written_and_removed() {
 }
 
 #[test]
+fn a_file_from_outside_is_taken_in() {
+    let room = Room::new();
+    // Memory has a file system of its own, so that this one cannot be moved.
+    let elsewhere = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+    for files in room.both() {
+        for from in [room.outside().join("upload"), elsewhere.path().to_owned()] {
+            fs::write(&from, "content").unwrap();
+            let taken = files.adopt(path("new/file"), &from, Some(0o640), Parents::Make).unwrap();
+            assert_eq!(taken, 7);
+            let entry = files.look(path("new/file")).unwrap();
+            assert_eq!((entry.size, entry.mode), (7, 0o640));
+            let names = files.list(path("new"), None, 10).unwrap().entries;
+            assert_eq!(names.len(), 1, "no draft is left");
+            fs::write(&from, "content").unwrap();
+            let refused = files.adopt(path("sub"), &from, None, Parents::Make);
+            assert!(matches!(refused, Err(FilesError::NotFile(_))), "{refused:?}");
+            symlink(room.outside(), room.work().join("out")).unwrap();
+            let refused = files.adopt(path("out/file"), &from, None, Parents::Make);
+            assert!(refused.is_err() && !room.outside().join("file").exists());
+            fs::remove_file(room.work().join("out")).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_folder_is_listed_page_by_page_in_byte_order() {
     let room = Room::new();
     let names: Vec<OsString> = [&b"A"[..], b"\xffodd", b"b.txt", b"b", b"sub-"]

@@ -10,7 +10,6 @@ use place::{
 use protocol::{Code, Fault, FileEntry, FileKind, FileList, FileSource, Timestamp};
 use std::{
     ffi::OsString,
-    fs::File,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -122,13 +121,13 @@ impl Files {
         }
     }
 
-    /// Writes what `from` holds to `path`, whole or not at all, and durably, making the folders on the way.
+    /// Makes `from`, a file outside, the file at `path`, whole or not at all, and durably, making the folders on the
+    /// way. It is moved where it can be, and copied otherwise.
     pub(crate) async fn write(&self, path: PathBuf, from: &Path, how: Written) -> Result<FileEntry, Fault> {
         let (files, from) = (self.writable()?, from.to_owned());
         let wanted = path.clone();
-        cancellable(&self.sandboxes.inner.work.bulk, move |_| {
-            let mut content = File::open(&from).map_err(crate::spec::internal)?;
-            files.write(&wanted, &mut content, how.mode, Parents::Make).map_err(files_fault)
+        cancellable(&self.sandboxes.inner.work.changes, move |_| {
+            files.adopt(&wanted, &from, how.mode, Parents::Make).map_err(files_fault)
         })
         .await??;
         self.look(path).await
@@ -137,7 +136,7 @@ impl Files {
     /// Removes what is at `path`; a link itself, never what it points to.
     pub(crate) async fn remove(&self, path: PathBuf, how: Remove) -> Result<(), Fault> {
         let files = self.writable()?;
-        cancellable(&self.sandboxes.inner.work.bulk, move |_| files.remove(&path, how))
+        cancellable(&self.sandboxes.inner.work.changes, move |_| files.remove(&path, how))
             .await?
             .map_err(files_fault)
     }

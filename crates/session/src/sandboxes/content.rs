@@ -143,16 +143,27 @@ fn archive(
     sender: &mpsc::Sender<Result<Bytes, Fault>>,
 ) {
     let mut into = BufWriter::with_capacity(PIECE_BYTES, Outlet { runtime, sender });
+    // A reader that is gone is no failure of ours, and needs no word.
+    let gone = || sender.is_closed();
     let written = match &files.source {
-        Source::Live(live) => live.tar(path, &mut into).map_err(files_fault),
+        Source::Live(live) => match live.tar(path, &mut into) {
+            Err(_) if gone() => return,
+            written => written.map_err(files_fault),
+        },
         Source::Snapshot { id, .. } => {
             let snapshots = &files.sandboxes.inner.snapshots;
-            snapshots.tar(id, path, &mut into, &Watch::default()).map_err(snapshot_fault)
+            match snapshots.tar(id, path, &mut into, &Watch::default()) {
+                Err(_) if gone() => return,
+                written => written.map_err(snapshot_fault),
+            }
         }
     };
-    let flushed = written.and_then(|()| into.flush().map_err(internal));
+    let flushed = written.and_then(|()| match into.flush() {
+        Err(_) if gone() => Ok(()),
+        flushed => flushed.map_err(internal),
+    });
     if let Err(fault) = flushed {
-        // A reader that is gone needs no word; one that is there must not take it for whole.
+        // One that is there must not take it for whole.
         let _ = runtime.block_on(sender.send_timeout(Err(fault), STALLED));
     }
 }

@@ -124,7 +124,7 @@ impl Sandboxes {
         let previous = row.snapshot.map(|snapshot| parse(&snapshot.id)).transpose()?;
         let (snapshots, limits) = (self.inner.snapshots.clone(), self.inner.limits);
         let folder = folder.to_owned();
-        let taken = cancellable(&self.inner.work.bulk, move |cancel| {
+        let taken = cancellable(&self.inner.work.takes, move |cancel| {
             let watch = Watch { cancel: Some(cancel), progress: None };
             take(&snapshots, &folder, previous.as_ref(), &TakeOptions { limits, owners, watch })
         })
@@ -161,7 +161,7 @@ impl Sandboxes {
         let _turn = self.turn(sandbox).await;
         let Some(id) = self.last(sandbox).await? else { return Ok(None) };
         let (snapshots, into) = (self.inner.snapshots.clone(), into.to_owned());
-        let restored = cancellable(&self.inner.work.bulk, move |cancel| {
+        let restored = cancellable(&self.inner.work.restores, move |cancel| {
             let watch = Watch { cancel: Some(cancel), progress: None };
             let options =
                 RestoreOptions { owners, existing: Existing::Refuse, watch, ..RestoreOptions::default() };
@@ -209,7 +209,7 @@ impl Sandboxes {
         let keep = self.inner.journal.snapshots().await.map_err(faults::read)?;
         let keep = keep.iter().map(|id| parse(id)).collect::<Result<Vec<_>, _>>()?;
         let snapshots = self.inner.snapshots.clone();
-        cancellable(&self.inner.work.bulk, move |cancel| {
+        cancellable(&self.inner.work.collections, move |cancel| {
             snapshots.collect(keep, grace, &Watch { cancel: Some(cancel), progress: None })
         })
         .await?

@@ -192,7 +192,7 @@ async fn a_snapshot_that_nobody_waits_for_stops_and_changes_nothing() {
         fs::write(bench.work().join(format!("file-{number}")), vec![0; 2_000]).unwrap();
     }
     // Long enough to have begun, as the permit shows, and dropped then.
-    let bulk = Arc::clone(&bench.sandboxes.inner.work.bulk);
+    let bulk = Arc::clone(&bench.sandboxes.inner.work.takes);
     let all = bulk.available_permits();
     let begun = async {
         while bulk.available_permits() == all {

@@ -9,8 +9,12 @@ use std::sync::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Snapshots, restores and collections at once. Each keeps a disk and a core busy.
-const BULK: usize = 4;
+/// Snapshots, and restores, at once. Each keeps a disk and a core busy; whoever resumes does not wait behind those
+/// who pause.
+const TAKES: usize = 4;
+const RESTORES: usize = 4;
+/// Files and folders written or removed from outside at once.
+const CHANGES: usize = 8;
 /// Short looks into folders and pieces of files at once.
 const LOOKS: usize = 16;
 /// Archives at once. Each holds a thread as long as its reader takes.
@@ -18,7 +22,10 @@ const ARCHIVES: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Work {
-    pub(super) bulk: Arc<Semaphore>,
+    pub(super) takes: Arc<Semaphore>,
+    pub(super) restores: Arc<Semaphore>,
+    pub(super) collections: Arc<Semaphore>,
+    pub(super) changes: Arc<Semaphore>,
     looks: Arc<Semaphore>,
     archives: Arc<Semaphore>,
 }
@@ -26,7 +33,14 @@ pub(super) struct Work {
 impl Work {
     pub(super) fn new() -> Self {
         let room = |places| Arc::new(Semaphore::new(places));
-        Self { bulk: room(BULK), looks: room(LOOKS), archives: room(ARCHIVES) }
+        Self {
+            takes: room(TAKES),
+            restores: room(RESTORES),
+            collections: room(1),
+            changes: room(CHANGES),
+            looks: room(LOOKS),
+            archives: room(ARCHIVES),
+        }
     }
 
     /// Refuses rather than waits: those before may take long.
