@@ -42,7 +42,7 @@ pub enum FileKind {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum FileSource {
     /// The workspace as it is.
-    Live,
+    Sandbox,
     /// The last snapshot: nothing runs, and nothing can be changed until the session is resumed.
     Snapshot,
 }

@@ -25,7 +25,7 @@ use std::{io, sync::Arc};
 
 type Door = State<Arc<Shared>>;
 
-/// Where the answer's bytes are from: `live` or `snapshot`.
+/// Where the answer's bytes are from: `sandbox` or `snapshot`.
 const SOURCE: HeaderName = HeaderName::from_static("x-outlast-source");
 pub(crate) const BYTES: &str = "application/octet-stream";
 pub(crate) const TAR: &str = "application/x-tar";
@@ -161,7 +161,7 @@ fn mode(text: &str) -> Result<u32, Refusal> {
 
 fn streamed(content: Content, status: StatusCode, kind: &'static str, name: &str) -> Response {
     let source = match content.source() {
-        FileSource::Live => "live",
+        FileSource::Sandbox => "sandbox",
         FileSource::Snapshot => "snapshot",
     };
     let pieces = futures_util::stream::try_unfold(content, |mut content| async move {

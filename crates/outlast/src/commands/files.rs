@@ -91,8 +91,8 @@ impl Asking<'_> {
             (FileSource::Snapshot, _) => {
                 self.term.note("from the last snapshot; resume the session to change files");
             }
-            (FileSource::Live, true) => self.term.note("the folder is empty"),
-            (FileSource::Live, false) => {}
+            (FileSource::Sandbox, true) => self.term.note("the folder is empty"),
+            (FileSource::Sandbox, false) => {}
         }
         if rows.is_empty() {
             return Ok(());

@@ -62,7 +62,7 @@ async fn files_are_written_listed_read_and_removed() {
     assert_eq!(whole.header("content-length"), Some("10"));
     assert_eq!(whole.header("accept-ranges"), Some("bytes"));
     assert_eq!(whole.header("content-type"), Some("application/octet-stream"));
-    assert_eq!(whole.header("x-outlast-source"), Some("live"));
+    assert_eq!(whole.header("x-outlast-source"), Some("sandbox"));
     let disposition = whole.header("content-disposition").unwrap();
     assert!(disposition.starts_with("attachment; filename=\"file.txt\""), "{disposition}");
 

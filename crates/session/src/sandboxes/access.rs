@@ -49,7 +49,7 @@ impl Files {
 
     pub(crate) fn source(&self) -> FileSource {
         match self.source {
-            Source::Live(_) => FileSource::Live,
+            Source::Live(_) => FileSource::Sandbox,
             Source::Snapshot { .. } => FileSource::Snapshot,
         }
     }

@@ -117,7 +117,7 @@ async fn files_are_the_same_on_disk_and_in_the_snapshot_but_for_changing_them() 
     let live = bench.files().await;
     let gone = bench.room.path().join("nowhere");
     let kept = bench.sandboxes.files(BOX, gone.clone()).await.unwrap();
-    assert_eq!((live.source(), kept.source()), (FileSource::Live, FileSource::Snapshot));
+    assert_eq!((live.source(), kept.source()), (FileSource::Sandbox, FileSource::Snapshot));
     for path in ["", "src", "./src//"] {
         let listed = live.list(path.into(), None, 100).await.unwrap();
         let stored = kept.list(path.into(), None, 100).await.unwrap();

@@ -113,7 +113,7 @@ pub(super) const CONTENT: Call = Call {
     topic: "Files",
     summary: "Read a file, or part of one",
     detail: "On disk, links that stay inside the workspace are followed; in a snapshot none are. The header \
-             `x-outlast-source` is `live` or `snapshot`.",
+             `x-outlast-source` is `sandbox` or `snapshot`.",
     params: &[SESSION, PATH, RANGE],
     takes: Takes::Nothing,
     gives: Gives::Bytes(files::BYTES, &[200, 206]),
