@@ -96,13 +96,14 @@ pub(crate) struct Limits {
     pub(crate) tenant_bytes: Option<u64>,
     pub(crate) tenant_events_per_sec: Option<u64>,
     pub(crate) idle_secs: Option<u64>,
+    pub(crate) orphan_secs: Option<u64>,
     pub(crate) reserve_bytes: Option<u64>,
     pub(crate) low_water_bytes: Option<u64>,
 }
 
 impl Limits {
     /// Every bound with its name in the file; `OUTLAST_` and the name in capitals is its variable.
-    fn named(&mut self) -> [(&'static str, &mut Option<u64>); 8] {
+    fn named(&mut self) -> [(&'static str, &mut Option<u64>); 9] {
         [
             ("live_sessions", &mut self.live_sessions),
             ("tenant_live_sessions", &mut self.tenant_live_sessions),
@@ -110,6 +111,7 @@ impl Limits {
             ("tenant_bytes", &mut self.tenant_bytes),
             ("tenant_events_per_sec", &mut self.tenant_events_per_sec),
             ("idle_secs", &mut self.idle_secs),
+            ("orphan_secs", &mut self.orphan_secs),
             ("reserve_bytes", &mut self.reserve_bytes),
             ("low_water_bytes", &mut self.low_water_bytes),
         ]

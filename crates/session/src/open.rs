@@ -8,11 +8,12 @@ use crate::{
     live::Live,
     quota::{Quotas, Rates, Slots},
     shared::{Counters, Shared},
+    spec::Memo,
     task::Command,
     vault::{Vault, VaultError},
 };
 use journal::Journal;
-use place::{Host, Place};
+use place::{Known, Place};
 use std::{
     io,
     os::unix::fs::DirBuilderExt as _,
@@ -34,6 +35,8 @@ pub struct Options {
     pub quotas: Quotas,
     /// After this long without a turn, an agent's process is stopped.
     pub idle: Duration,
+    /// After this long without a server, an agent's keeper ends it.
+    pub orphan: Duration,
     /// Kept for recording what runs when the disk is full, and the mark below which new work is refused.
     pub reserve_bytes: u64,
     pub low_water_bytes: u64,
@@ -47,6 +50,7 @@ impl Options {
             master_key: None,
             quotas: Quotas::default(),
             idle: Duration::from_secs(protocol::limits::IDLE_SECS),
+            orphan: Duration::from_secs(protocol::limits::ORPHAN_SECS),
             reserve_bytes: 16 * 1024 * 1024,
             low_water_bytes: 64 * 1024 * 1024,
         }
@@ -99,7 +103,7 @@ impl Sessions {
         let shared = Arc::new(Shared {
             agents: Agents::new(journal.clone(), data.clone()),
             credentials: Credentials { journal: journal.clone(), vault: vault.clone() },
-            place: Place::Host(Host::new(data.join("places"))),
+            place: Place::new(&data, options.orphan),
             live: Live::default(),
             slots: Slots::new(&options.quotas),
             rates: Rates::new(&options.quotas),
@@ -144,13 +148,18 @@ impl Sessions {
 
     async fn wake_live(&self) -> Result<(), OpenError> {
         let live = self.shared.journal.live_sessions().await?;
+        let mut known = Known::new();
+        for tie in live.iter().filter_map(|(_, memo)| Memo::decode(memo).tie) {
+            known.entry(tie.keeper).or_default().insert(tie.process);
+        }
+        self.shared.place.adopt(known).await;
         if live.is_empty() {
             return Ok(());
         }
         tracing::info!(sessions = live.len(), "taking up sessions that were live when the server stopped");
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
-            for id in live {
+            for (id, _) in live {
                 shared.redispatch(id, Command::Wake).await;
             }
         });

@@ -131,6 +131,9 @@ fn session_options(config: &Config) -> Result<session::Options, Failure> {
     if let Some(limit) = limits.tenant_events_per_sec {
         options.quotas.tenant_events_per_sec = Some(u32::try_from(limit).unwrap_or(u32::MAX));
     }
+    if let Some(secs) = limits.orphan_secs {
+        options.orphan = Duration::from_secs(secs);
+    }
     if let Some(secs) = limits.idle_secs {
         options.idle = Duration::from_secs(secs);
     }

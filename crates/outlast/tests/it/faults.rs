@@ -22,12 +22,6 @@ async fn healthy(http: &Http) -> bool {
     text_of(&say(http, &id, "echo unharmed").await) == "unharmed"
 }
 
-fn only_end(events: &[Value]) -> (String, String) {
-    let ended = of_type(events, "turn_ended");
-    assert_eq!(ended.len(), 1, "exactly one outcome: {ended:?}");
-    (ended[0]["outcome"].as_str().unwrap().to_owned(), ended[0]["reason"].as_str().unwrap().to_owned())
-}
-
 #[tokio::test]
 async fn an_agent_that_cannot_start_is_a_typed_error() {
     let (_server, http) = server().await;

@@ -215,10 +215,10 @@ impl Keeper {
         let err = KeptOutput::follow(&self.line, &hold, STDERR, stderr).await?;
         let stdin = KeptInput::new(Arc::clone(&self.line), process, STDIN);
         Ok(Process {
-            stdin: Stdin::kept(stdin),
-            stdout: Output::kept(out),
-            stderr: Output::kept(err),
-            handle: Handle::kept(KeptHandle::new(Arc::clone(&self.line), hold)),
+            stdin: Stdin(stdin),
+            stdout: Output(out),
+            stderr: Output(err),
+            handle: Handle(KeptHandle::new(Arc::clone(&self.line), hold)),
         })
     }
 
@@ -256,6 +256,10 @@ impl Keeper {
     /// Waits for the next refused connection; `None` once the keeper is gone. One waits at a time.
     pub async fn egress_refused(&self) -> Option<EgressRefused> {
         self.line.egress_refused().await
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.line.is_gone()
     }
 
     /// Waits until the connection is gone: the keeper ended or died, or another server took it up.
