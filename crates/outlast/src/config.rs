@@ -8,6 +8,7 @@ use crate::{
     exit::Failure,
     term::{Colour, Form},
 };
+use protocol::PlaceKind;
 use serde::Deserialize;
 use std::{
     collections::HashMap,
@@ -84,6 +85,58 @@ pub(crate) struct ServerConfig {
     /// Names a `Host` header may hold besides this machine's.
     pub(crate) hosts: Vec<String>,
     pub(crate) limits: Limits,
+    pub(crate) sandbox: Sandbox,
+}
+
+/// How sessions are contained; what is not set keeps its default.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Sandbox {
+    /// Where sessions run that name no place.
+    pub(crate) place: Option<PlaceKind>,
+    /// Who may choose the bare host.
+    pub(crate) host_place: Option<HostPlace>,
+    /// A folder that holds a whole system, instead of the machine's own.
+    pub(crate) root: Option<PathBuf>,
+    /// The widest network that an agent's policy may name.
+    pub(crate) network: Option<MostNetwork>,
+    /// Ports of the machine's loopback that sandboxes may reach.
+    pub(crate) forwards: Vec<u16>,
+    /// Folders below which agents may mount.
+    pub(crate) mounts: Vec<PathBuf>,
+    pub(crate) limits: protocol::Bounds,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HostPlace {
+    Nobody,
+    Operator,
+    Everybody,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum MostNetwork {
+    None,
+    Allow,
+    Full,
+}
+
+impl Sandbox {
+    /// The variables that matter to tests and containers.
+    fn read(mut self, env: &Environment) -> Result<Self, Failure> {
+        if let Some(place) = env.parsed("OUTLAST_PLACE")? {
+            self.place = Some(place);
+        }
+        if let Some(text) = env.text("OUTLAST_SANDBOX_FORWARDS")? {
+            let ports: Result<_, _> = text.split(',').map(|port| port.trim().parse()).collect();
+            self.forwards = ports.map_err(|error| {
+                Failure::Usage(format!("OUTLAST_SANDBOX_FORWARDS must be ports with commas between: {error}"))
+            })?;
+        }
+        Ok(self)
+    }
 }
 
 /// An operator's bounds; what is not set keeps its default.
@@ -132,6 +185,7 @@ struct File {
     master_key_file: Option<PathBuf>,
     hosts: Vec<String>,
     limits: Limits,
+    sandbox: Sandbox,
 }
 
 /// The environment, read once.
@@ -257,6 +311,7 @@ impl ServerConfig {
             master_key,
             hosts: file.hosts,
             limits,
+            sandbox: file.sandbox.read(env)?,
         })
     }
 }

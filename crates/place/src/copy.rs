@@ -169,6 +169,52 @@ fn new_folder<P: rustix::path::Arg + std::marker::Copy>(
     rustix::fs::openat(&parent, name, FOLDER, Mode::empty())
 }
 
+/// Gives a folder and everything in it to an owner, the folder itself last, following no link.
+pub(crate) fn hand_over(path: &Path, owner: Owner) -> Result<(), PlaceError> {
+    let failed = |error: rustix::io::Errno| PlaceError::io("change the owner of", path, error);
+    let folder = rustix::fs::openat(CWD, path, FOLDER, Mode::empty()).map_err(failed)?;
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    let mut open = vec![(folder, None)];
+    // Each folder is listed, its entries changed, and what lies below it put on the list.
+    while let Some((folder, listed)) = open.pop() {
+        let entries = match listed {
+            Some(entries) => entries,
+            None => Dir::read_from(&folder).map_err(failed)?,
+        };
+        let mut entries = entries;
+        let mut below = None;
+        for entry in entries.by_ref() {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    let stat =
+                        rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+                    FileType::from_raw_mode(stat.st_mode)
+                }
+                known => known,
+            };
+            if kind == FileType::Directory {
+                below = Some(rustix::fs::openat(&folder, name, FOLDER, Mode::empty()).map_err(failed)?);
+                break;
+            }
+            rustix::fs::chownat(&folder, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(failed)?;
+        }
+        match below {
+            Some(below) => {
+                open.push((folder, Some(entries)));
+                open.push((below, None));
+            }
+            None => rustix::fs::fchown(&folder, Some(uid), Some(gid)).map_err(failed)?,
+        }
+    }
+    Ok(())
+}
+
 /// Removes a folder and everything in it, read-only folders too, following no link.
 pub(crate) fn remove(path: &Path) -> Result<(), PlaceError> {
     match std::fs::remove_dir_all(path) {

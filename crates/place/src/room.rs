@@ -201,6 +201,7 @@ impl Rooms {
             Walls::Sandbox => crate::HOME_INSIDE.to_owned(),
         };
         let cwd = spawn.cwd.clone().unwrap_or(home);
+        let spawn = with_proxy(spawn, &room.keeper);
         let process = number();
         match room.keeper.spawn(process, spawn, &cwd).await {
             Ok(started) => {
@@ -332,6 +333,17 @@ impl Rooms {
             });
         }
     }
+}
+
+/// Tells programs where the way out is. What the caller set stays.
+fn with_proxy(mut spawn: Spawn, keeper: &Keeper) -> Spawn {
+    let Some(proxy) = keeper.proxy() else { return spawn };
+    for name in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
+        spawn.env.entry(name.to_owned()).or_insert_with(|| proxy.clone());
+    }
+    // Node looks at the others only when it is told to.
+    spawn.env.entry("NODE_USE_ENV_PROXY".to_owned()).or_insert_with(|| "1".to_owned());
+    spawn
 }
 
 /// A number that no process of any keeper had.

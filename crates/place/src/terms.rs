@@ -1,6 +1,6 @@
 //! On what terms processes run: how they are contained, and how much they may take.
 
-use crate::keeper::{Limits, Mount, Network, Order, Sandbox};
+use crate::keeper::{Access, Limits, Mount, Network, Order, Sandbox};
 use ::keeper::codec::Blob;
 use std::{
     os::unix::ffi::OsStrExt as _,
@@ -47,8 +47,12 @@ impl Terms {
         }
     }
 
+    /// Something of the machine at a place inside.
+    pub fn mount(from: &Path, to: &Path, access: Access) -> Mount {
+        Mount { from: bytes(from), to: bytes(to), access }
+    }
+
     pub(crate) fn order(self, orphan: Duration, workspace: &Path, owner: crate::Owner) -> Order {
-        let bytes = |path: &Path| Blob(path.as_os_str().as_bytes().to_vec());
         let sandbox = match self.walls {
             Walls::None => None,
             Walls::Sandbox => Some(Sandbox {
@@ -64,4 +68,8 @@ impl Terms {
         };
         Order { orphan, limits: self.limits, sandbox }
     }
+}
+
+fn bytes(path: &Path) -> Blob {
+    Blob(path.as_os_str().as_bytes().to_vec())
 }

@@ -46,10 +46,21 @@ impl Workspaces {
     pub(crate) async fn owner(&self, id: &str, walls: Walls) -> Result<Owner, PlaceError> {
         check_id(id)?;
         match tokio::fs::symlink_metadata(self.folder(id)).await {
-            Ok(meta) => Ok(Owner { uid: meta.uid(), gid: meta.gid() }),
+            Ok(meta) => {
+                let found = Owner { uid: meta.uid(), gid: meta.gid() };
+                let own = found == Owner::ourselves() && rustix::process::geteuid().is_root();
+                if walls == Walls::Sandbox && own { self.hand_over(id).await } else { Ok(found) }
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.new_owner(walls),
             Err(error) => Err(PlaceError::io("look at", self.folder(id), error)),
         }
+    }
+
+    /// Root is nobody's user inside: a workspace that is still the server's own gets an owner.
+    async fn hand_over(&self, id: &str) -> Result<Owner, PlaceError> {
+        let (folder, owner) = (self.folder(id), self.new_owner(Walls::Sandbox)?);
+        blocking(move || copy::hand_over(&folder, owner)).await?;
+        Ok(owner)
     }
 
     fn new_owner(&self, walls: Walls) -> Result<Owner, PlaceError> {

@@ -13,13 +13,14 @@ mod error;
 mod event;
 mod id;
 pub mod limits;
+mod policy;
 mod raw;
 mod request;
 mod session;
 mod time;
 mod turn;
 
-pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers, Policy};
+pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers};
 pub use content::{Content, ContentBlock};
 pub use error::{Code, ErrorBody, Fault};
 pub use event::{
@@ -31,6 +32,7 @@ pub use event::{
 pub use id::{
     Actor, AgentName, Alias, CredentialId, IdError, KeyId, Seq, SessionId, SessionRef, Tenant, TurnId,
 };
+pub use policy::{Bounds, HostRule, MountRule, Network, NetworkWord, Policy};
 pub use raw::Raw;
 pub use request::{
     Accepted, AnswerPermission, ApiKey, Configure, CreateCredential, CreateKey, CreateSession, CreatedKey,

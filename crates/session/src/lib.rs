@@ -12,6 +12,7 @@ mod keys;
 mod lifecycle;
 mod live;
 mod open;
+mod policy;
 mod quota;
 mod shared;
 mod spec;
@@ -23,6 +24,7 @@ mod view;
 pub use agents::copy_agents;
 pub use journal::{Batch, Follower, Page, ReadError, StoredEvent};
 pub use open::{FirstKey, OpenError, Options};
+pub use policy::{HostPlace, MostNetwork, Sandboxing};
 pub use quota::Quotas;
 
 use history::History;
@@ -30,8 +32,8 @@ use journal::{NewSession, SessionQuery, Space};
 use protocol::{
     Accepted, Actor, Agent, AgentName, Answer, AnswerPermission, ApiKey, Code, Configure, CreateCredential,
     CreateKey, CreateSession, CreatedKey, Credential, CredentialId, DeployAgent, Fault, Health, KeyId,
-    ListSessions, Message, Outcome, PlaceKind, Scope, SendMessage, Seq, Session, SessionConfig, SessionId,
-    SessionKind, SessionRef, Tenant, Timestamp, limits,
+    ListSessions, Message, Outcome, Scope, SendMessage, Seq, Session, SessionConfig, SessionId, SessionKind,
+    SessionRef, Tenant, Timestamp, limits,
 };
 use shared::Shared;
 use spec::{Spec, internal};
@@ -119,8 +121,12 @@ impl Sessions {
             system_prompt: request.system_prompt,
             credential: request.credential_id,
             extra_env: request.extra_env.unwrap_or_default(),
+            policy: request.policy,
         };
         spec.check()?;
+        let sandboxing = &shared.options.sandboxing;
+        let place = sandboxing.choose(&caller.tenant, request.place)?;
+        sandboxing.apply(place, &version.manifest.policy, spec.policy.as_ref(), &spec.mcp_servers)?;
         if let Some(id) = spec.credential {
             shared.credentials.open(&caller.tenant, id).await?;
         }
@@ -131,7 +137,7 @@ impl Sessions {
             id,
             tenant: caller.tenant.clone(),
             kind: SessionKind::Agent,
-            place: request.place.unwrap_or(PlaceKind::Host),
+            place,
             sandbox: id.to_string(),
             agent: Some(version.name),
             agent_version: Some(version.number),

@@ -6,6 +6,7 @@ use crate::{
     credentials::Credentials,
     keys::{self, Keys},
     live::Live,
+    policy::Sandboxing,
     quota::{Quotas, Rates, Slots},
     shared::{Counters, Shared},
     spec::Memo,
@@ -33,6 +34,7 @@ pub struct Options {
     /// 64 hexadecimal digits; without it, `master.key` in the data folder.
     pub master_key: Option<String>,
     pub quotas: Quotas,
+    pub sandboxing: Sandboxing,
     /// After this long without a turn, an agent's process is stopped.
     pub idle: Duration,
     /// After this long without a server, an agent's keeper ends it.
@@ -49,6 +51,7 @@ impl Options {
             exe,
             master_key: None,
             quotas: Quotas::default(),
+            sandboxing: Sandboxing::default(),
             idle: Duration::from_secs(protocol::limits::IDLE_SECS),
             orphan: Duration::from_secs(protocol::limits::ORPHAN_SECS),
             reserve_bytes: 16 * 1024 * 1024,

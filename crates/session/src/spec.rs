@@ -5,7 +5,7 @@
 use crate::vault::{Vault, VaultError};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::{Buf as _, Bytes};
-use protocol::{Code, CredentialId, Fault, McpServer, McpServers, SessionConfig, limits};
+use protocol::{Code, CredentialId, Fault, McpServer, McpServers, Policy, SessionConfig, limits};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,6 +21,9 @@ pub(crate) struct Spec {
     pub(crate) system_prompt: Option<String>,
     pub(crate) credential: Option<CredentialId>,
     pub(crate) extra_env: BTreeMap<String, String>,
+    /// Narrows the agent's.
+    #[serde(default)]
+    pub(crate) policy: Option<Policy>,
 }
 
 impl Spec {

@@ -33,8 +33,8 @@ use launch::Workspace;
 use occupant::{Cx, Said};
 use occupied::{Heard, Occupied};
 use protocol::{
-    Actor, Code, ErrorRaised, Fault, Outcome, Reason, Seq, Session, SessionCreated, SessionStatusChanged,
-    Status, TurnStarted, limits,
+    Actor, Code, ErrorRaised, Fault, Level, Notice, Outcome, Reason, Seq, Session, SessionCreated,
+    SessionStatusChanged, Status, TurnStarted, limits,
 };
 use record::Pend;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -262,6 +262,15 @@ impl Task {
                 if let Occupied::Live(live) = &mut self.occupied {
                     live.acp.eof(&mut cx);
                 }
+            }
+            Heard::Refused(refused) => {
+                let text = format!(
+                    "a connection to {}:{} was refused: {}",
+                    refused.host,
+                    refused.port,
+                    refused.why()
+                );
+                cx.record(Actor::System, Notice { level: Level::Warning, text });
             }
             Heard::Nothing => return,
             Heard::Gone(exit) => self.on_gone(exit, &mut cx),
@@ -524,7 +533,7 @@ impl Task {
             Err(fault) => {
                 if reply.is_none() {
                     let text = format!("the message's model was not taken: {fault}");
-                    cx.record(Actor::System, protocol::Notice { level: protocol::Level::Warning, text });
+                    cx.record(Actor::System, Notice { level: Level::Warning, text });
                 }
                 Err(fault)
             }

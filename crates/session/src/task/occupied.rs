@@ -4,13 +4,15 @@
 use super::{GRACE, clock::Clock, launch::Launched};
 use crate::quota::Slot;
 use occupant::{Acp, Redactor};
-use place::{Chunk, Exit, Hold, Process, Signal, Spawned, TakenUp};
+use place::{Chunk, Exit, Hold, Process, Signal, Spawned, TakenUp, keeper::EgressRefused};
 use protocol::{Fault, limits};
 use std::{collections::VecDeque, future::Future, pin::Pin, time::Duration};
 use tokio::time::Instant;
 
 /// How long a dead process's output is still waited for: a child of its own may hold the pipe open for ever.
 const DRAIN: Duration = Duration::from_millis(200);
+/// Refused connections of one process that are told; a program that tries for ever fills no journal.
+const REFUSALS: u32 = 200;
 /// What an `occupant_exited` event tells of stderr.
 const STDERR_TAIL: usize = 4 * 1024;
 
@@ -53,6 +55,8 @@ pub(super) enum Heard {
     Stdout(Chunk),
     /// It lives and can say nothing more.
     StdoutClosed,
+    /// Something in its sandbox was refused a connection.
+    Refused(EgressRefused),
     /// Something that only concerns this side.
     Nothing,
     Gone(Gone),
@@ -76,6 +80,8 @@ pub(super) struct LiveOccupant {
     exit: Option<(Exit, Instant)>,
     stdout: Stdout,
     stderr_open: bool,
+    /// Whether refused connections may still be told of.
+    refusals: Refusals,
     stderr: Ring,
     redactor: Redactor,
     /// Output up to here is, or will be, acknowledged to the place.
@@ -90,6 +96,12 @@ enum Stdout {
     Closed(Instant),
     /// Closed, and the task has been told.
     Told,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusals {
+    Told(u32),
+    Over,
 }
 
 struct Leaving {
@@ -204,6 +216,7 @@ impl Occupied {
 
 impl LiveOccupant {
     fn new(acp: Acp, process: Process, hold: Hold, slot: Slot, redactor: Redactor) -> Self {
+        let sandboxed = hold.keeper().in_sandbox();
         Self {
             acp,
             process,
@@ -213,6 +226,7 @@ impl LiveOccupant {
             exit: None,
             stdout: Stdout::Open,
             stderr_open: true,
+            refusals: if sandboxed { Refusals::Told(0) } else { Refusals::Over },
             stderr: Ring::default(),
             redactor,
             acknowledged: 0,
@@ -316,6 +330,16 @@ impl LiveOccupant {
                     }
                     None => self.stderr_open = false,
                 },
+                refused = self.hold.egress_refused(), if self.refusals != Refusals::Over => {
+                    self.refusals = match (&refused, self.refusals) {
+                        (Some(_), Refusals::Told(count)) if count < REFUSALS => Refusals::Told(count + 1),
+                        _ => Refusals::Over,
+                    };
+                    match refused {
+                        Some(refused) => return Heard::Refused(refused),
+                        None => return Heard::Nothing,
+                    }
+                }
                 exit = self.process.handle.wait(), if self.exit.is_none() => {
                     self.exit = Some((exit, Instant::now()));
                     // The deadline that bounds the draining is set by the next round of the task's loop.
