@@ -82,6 +82,7 @@ impl Door {
             docs: options.docs,
             uploads: options.uploads,
             archives: Semaphore::new(options.limits.archives),
+            files: Semaphore::new(options.limits.files),
             metrics: metrics.clone(),
             stopping: told,
         };

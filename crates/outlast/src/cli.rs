@@ -80,6 +80,11 @@ pub(crate) enum Command {
         name: String,
     },
     Answer(Answer),
+    /// Look into a session's workspace, and change it
+    Files {
+        #[command(subcommand)]
+        command: FilesCommand,
+    },
     /// Deploy and list agents
     Agent {
         #[command(subcommand)]
@@ -286,6 +291,57 @@ pub(crate) struct Answer {
 }
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Paths are relative to the workspace. The files of a session that is not on this machine any more, or has ended, are \
+read from its last snapshot.
+
+Examples:
+  outlast files ls SESSION src
+  outlast files get SESSION report.md
+  outlast files put SESSION data/input.csv ./input.csv
+  outlast files tar SESSION | tar -x")]
+pub(crate) enum FilesCommand {
+    /// List a folder
+    Ls {
+        session: String,
+        /// [default: the workspace itself]
+        path: Option<PathBuf>,
+    },
+    /// Read a file
+    Get {
+        session: String,
+        path: PathBuf,
+        /// Where to; `-`, the default, is stdout
+        file: Option<PathBuf>,
+    },
+    /// Write a file, making the folders on the way; its permissions go with it
+    Put {
+        session: String,
+        path: PathBuf,
+        /// Where from; `-`, the default, is stdin
+        file: Option<PathBuf>,
+    },
+    /// Remove files and empty folders
+    Rm {
+        session: String,
+        #[arg(value_name = "PATH", required = true)]
+        paths: Vec<PathBuf>,
+        /// Folders with everything in them, too
+        #[arg(short, long)]
+        recursive: bool,
+    },
+    /// Download a folder or a file as a tar
+    Tar {
+        session: String,
+        /// [default: the workspace itself]
+        path: Option<PathBuf>,
+        /// A file to write it to, instead of stdout
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum AgentCommand {
     /// Deploy a folder with an agent.toml; the same name again makes a new version
     Deploy {
@@ -387,6 +443,10 @@ mod tests {
             "logs -f 019a --after 3",
             "rm -y a b",
             "agent deploy . --name x",
+            "files ls 019a",
+            "files get 019a a/b -",
+            "files rm -r 019a a b",
+            "files tar 019a -o x.tar",
             "credential add custom --env A --env B",
             "key create --scope read",
             "audit verify",
@@ -420,7 +480,8 @@ mod tests {
 
     #[test]
     fn help_reads_well() {
-        for path in [&[][..], &["serve"], &["run"], &["logs"], &["agent"], &["credential", "add"]] {
+        for path in [&[][..], &["serve"], &["run"], &["logs"], &["agent"], &["files"], &["credential", "add"]]
+        {
             let name = format!("help{}", path.iter().map(|word| format!("-{word}")).collect::<String>());
             insta::assert_snapshot!(name, help(path));
         }

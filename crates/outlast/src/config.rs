@@ -152,11 +152,13 @@ pub(crate) struct Limits {
     pub(crate) orphan_secs: Option<u64>,
     pub(crate) reserve_bytes: Option<u64>,
     pub(crate) low_water_bytes: Option<u64>,
+    pub(crate) snapshot_bytes: Option<u64>,
+    pub(crate) snapshot_files: Option<u64>,
 }
 
 impl Limits {
     /// Every bound with its name in the file; `OUTLAST_` and the name in capitals is its variable.
-    fn named(&mut self) -> [(&'static str, &mut Option<u64>); 9] {
+    fn named(&mut self) -> [(&'static str, &mut Option<u64>); 11] {
         [
             ("live_sessions", &mut self.live_sessions),
             ("tenant_live_sessions", &mut self.tenant_live_sessions),
@@ -167,6 +169,8 @@ impl Limits {
             ("orphan_secs", &mut self.orphan_secs),
             ("reserve_bytes", &mut self.reserve_bytes),
             ("low_water_bytes", &mut self.low_water_bytes),
+            ("snapshot_bytes", &mut self.snapshot_bytes),
+            ("snapshot_files", &mut self.snapshot_files),
         ]
     }
 }

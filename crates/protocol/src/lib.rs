@@ -11,6 +11,7 @@ mod agent;
 mod content;
 mod error;
 mod event;
+mod file;
 mod id;
 pub mod limits;
 mod policy;
@@ -27,8 +28,9 @@ pub use event::{
     AgentUpdate, Answer, Body, BodyError, ErrorRaised, Event, EventKind, ForkPoint, How, Level, Notice,
     OccupantExited, OccupantStarted, PermissionAnswered, PermissionOption, PermissionRequested,
     PromptAccepted, SCHEMA_VERSION, SessionConfig, SessionCreated, SessionRenamed, SessionStatusChanged,
-    TurnEnded, TurnStarted,
+    SnapshotRestored, SnapshotTaken, TurnEnded, TurnStarted,
 };
+pub use file::{FileEntry, FileKind, FileList, FileSource, ListFiles, path_bytes, path_text};
 pub use id::{
     Actor, AgentName, Alias, CredentialId, IdError, KeyId, Seq, SessionId, SessionRef, Tenant, TurnId,
 };

@@ -53,6 +53,10 @@ pub const LIST_PAGE: usize = 1_000;
 pub const AGENT_ARCHIVE_BYTES: usize = 256 * 1024 * 1024;
 pub const AGENT_BYTES: u64 = 1024 * 1024 * 1024;
 pub const AGENT_FILES: usize = 100_000;
+/// One file written into a workspace from outside.
+pub const FILE_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+/// Entries in one page of a folder.
+pub const FILE_PAGE: usize = 1_000;
 /// `agent.toml` and `.mcp.json`.
 pub const MANIFEST_BYTES: usize = 1024 * 1024;
 

@@ -7,6 +7,7 @@
 mod agents;
 mod credentials;
 mod faults;
+mod files;
 mod history;
 mod keys;
 mod lifecycle;
@@ -14,6 +15,7 @@ mod live;
 mod open;
 mod policy;
 mod quota;
+mod sandboxes;
 mod shared;
 mod spec;
 mod task;
@@ -22,10 +24,12 @@ mod vault;
 mod view;
 
 pub use agents::copy_agents;
+pub use files::RemoveFile;
 pub use journal::{Batch, Follower, Page, ReadError, StoredEvent};
 pub use open::{FirstKey, OpenError, Options};
 pub use policy::{HostPlace, MostNetwork, Sandboxing};
 pub use quota::Quotas;
+pub use sandboxes::{Content, copy_snapshots, hold_snapshots};
 
 use history::History;
 use journal::{NewSession, SessionQuery, Space};
@@ -94,6 +98,14 @@ impl Sessions {
             active_sessions: self.shared.live.count(),
             active_sandboxes: self.shared.slots.taken(),
             uptime: self.shared.started.elapsed().as_secs(),
+        }
+    }
+
+    /// Is there room on the disk for more? Cheap enough to be asked while something is being received.
+    pub fn admit_bytes(&self) -> Result<(), Fault> {
+        match self.shared.journal.space() {
+            Space::Enough => Ok(()),
+            Space::Low => Err(faults::full()),
         }
     }
 

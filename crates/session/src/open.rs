@@ -8,6 +8,7 @@ use crate::{
     live::Live,
     policy::Sandboxing,
     quota::{Quotas, Rates, Slots},
+    sandboxes::Sandboxes,
     shared::{Counters, Shared},
     spec::Memo,
     task::Command,
@@ -42,6 +43,8 @@ pub struct Options {
     /// Kept for recording what runs when the disk is full, and the mark below which new work is refused.
     pub reserve_bytes: u64,
     pub low_water_bytes: u64,
+    /// What one snapshot of a workspace may hold.
+    pub snapshots: place::snapshot::Limits,
 }
 
 impl Options {
@@ -56,6 +59,7 @@ impl Options {
             orphan: Duration::from_secs(protocol::limits::ORPHAN_SECS),
             reserve_bytes: 16 * 1024 * 1024,
             low_water_bytes: 64 * 1024 * 1024,
+            snapshots: place::snapshot::Limits::default(),
         }
     }
 }
@@ -107,6 +111,9 @@ impl Sessions {
             agents: Agents::new(journal.clone(), data.clone()),
             credentials: Credentials { journal: journal.clone(), vault: vault.clone() },
             place: Place::new(&data, options.orphan),
+            sandboxes: Sandboxes::open(&data, &data.join("places"), journal.clone(), options.snapshots)
+                .await
+                .map_err(|source| OpenError::Folder { path: data.clone(), source })?,
             live: Live::default(),
             slots: Slots::new(&options.quotas),
             rates: Rates::new(&options.quotas),

@@ -3,6 +3,7 @@
 
 mod agents;
 mod events;
+mod files;
 mod messages;
 mod secrets;
 mod server;
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) docs: DocsPage,
     pub(crate) uploads: PathBuf,
     pub(crate) archives: Semaphore,
+    pub(crate) files: Semaphore,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stopping: Stopping,
 }

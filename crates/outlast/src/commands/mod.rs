@@ -2,6 +2,7 @@
 
 pub(crate) mod agents;
 pub(crate) mod doctor;
+pub(crate) mod files;
 pub(crate) mod logs;
 pub(crate) mod run;
 pub(crate) mod secrets;

@@ -140,6 +140,8 @@ fn session_options(config: &Config) -> Result<session::Options, Failure> {
     options.sandboxing = sandboxing(config.server.sandbox.clone())?;
     options.reserve_bytes = limits.reserve_bytes.unwrap_or(options.reserve_bytes);
     options.low_water_bytes = limits.low_water_bytes.unwrap_or(options.low_water_bytes);
+    options.snapshots.bytes = limits.snapshot_bytes.unwrap_or(options.snapshots.bytes);
+    options.snapshots.files = limits.snapshot_files.unwrap_or(options.snapshots.files);
     Ok(options)
 }
 

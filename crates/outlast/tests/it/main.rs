@@ -12,6 +12,7 @@ mod bad_input;
 mod cli;
 mod crash;
 mod faults;
+mod files;
 mod kit;
 mod lifecycle;
 mod prompts;
