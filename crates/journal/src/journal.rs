@@ -314,8 +314,8 @@ impl Journal {
         self.core.readers.run(move |reader| reader.sessions(&query)).await
     }
 
-    /// Sessions whose state says `live`: what a server has to take up when it starts.
-    pub async fn live_sessions(&self) -> Result<Vec<SessionId>, ReadError> {
+    /// Sessions whose state says `live`, with their memos: what a server has to take up when it starts.
+    pub async fn live_sessions(&self) -> Result<Vec<(SessionId, String)>, ReadError> {
         self.core.readers.run(|reader| reader.live_sessions()).await
     }
 

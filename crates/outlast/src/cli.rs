@@ -182,6 +182,9 @@ pub(crate) struct Run {
     /// A name for the new session
     #[arg(long)]
     pub(crate) name: Option<String>,
+    /// Where it runs: sandbox or host (the bare machine: nothing is contained)
+    #[arg(long, value_name = "PLACE", conflicts_with = "session")]
+    pub(crate) place: Option<protocol::PlaceKind>,
     /// Give the agent a stored credential's variables
     #[arg(long, value_name = "ID")]
     pub(crate) credential: Option<CredentialId>,

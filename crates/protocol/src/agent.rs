@@ -1,6 +1,6 @@
 //! Agents as they are deployed: a folder with an `agent.toml`.
 
-use crate::{AgentName, Tenant, Timestamp};
+use crate::{AgentName, Policy, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -38,16 +38,6 @@ pub enum McpDelivery {
     Session,
     /// The agent reads `.mcp.json` itself: its workspace's copy is the merged one.
     File,
-}
-
-/// What an agent may do unasked.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Policy {
-    /// Seconds a turn may take; none means no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub turn_secs: Option<u64>,
 }
 
 /// A deployed agent.

@@ -14,13 +14,14 @@ mod event;
 mod file;
 mod id;
 pub mod limits;
+mod policy;
 mod raw;
 mod request;
 mod session;
 mod time;
 mod turn;
 
-pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers, Policy};
+pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers};
 pub use content::{Content, ContentBlock};
 pub use error::{Code, ErrorBody, Fault};
 pub use event::{
@@ -33,6 +34,7 @@ pub use file::{FileEntry, FileKind, FileList, FileSource, ListFiles, path_bytes,
 pub use id::{
     Actor, AgentName, Alias, CredentialId, IdError, KeyId, Seq, SessionId, SessionRef, Tenant, TurnId,
 };
+pub use policy::{Bounds, HostRule, MountRule, Network, NetworkWord, Policy};
 pub use raw::Raw;
 pub use request::{
     Accepted, AnswerPermission, ApiKey, Configure, CreateCredential, CreateKey, CreateSession, CreatedKey,

@@ -88,7 +88,7 @@ impl Sessions {
 
     /// The one place that knows where a sandbox's folder is on this machine.
     async fn files_of(&self, row: &SessionRow) -> Result<sandboxes::Files, Fault> {
-        let folder = self.shared.place.home(&row.fixed.sandbox);
+        let folder = self.shared.place.folder(&row.fixed.sandbox);
         self.shared.sandboxes.files(&row.fixed.sandbox, folder).await
     }
 }

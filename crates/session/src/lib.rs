@@ -13,6 +13,7 @@ mod keys;
 mod lifecycle;
 mod live;
 mod open;
+mod policy;
 mod quota;
 mod sandboxes;
 mod shared;
@@ -26,6 +27,7 @@ pub use agents::copy_agents;
 pub use files::RemoveFile;
 pub use journal::{Batch, Follower, Page, ReadError, StoredEvent};
 pub use open::{FirstKey, OpenError, Options};
+pub use policy::{HostPlace, MostNetwork, Sandboxing};
 pub use quota::Quotas;
 pub use sandboxes::{Content, copy_snapshots, hold_snapshots};
 
@@ -34,8 +36,8 @@ use journal::{NewSession, SessionQuery, Space};
 use protocol::{
     Accepted, Actor, Agent, AgentName, Answer, AnswerPermission, ApiKey, Code, Configure, CreateCredential,
     CreateKey, CreateSession, CreatedKey, Credential, CredentialId, DeployAgent, Fault, Health, KeyId,
-    ListSessions, Message, Outcome, PlaceKind, Scope, SendMessage, Seq, Session, SessionConfig, SessionId,
-    SessionKind, SessionRef, Tenant, Timestamp, limits,
+    ListSessions, Message, Outcome, Scope, SendMessage, Seq, Session, SessionConfig, SessionId, SessionKind,
+    SessionRef, Tenant, Timestamp, limits,
 };
 use shared::Shared;
 use spec::{Spec, internal};
@@ -131,8 +133,12 @@ impl Sessions {
             system_prompt: request.system_prompt,
             credential: request.credential_id,
             extra_env: request.extra_env.unwrap_or_default(),
+            policy: request.policy,
         };
         spec.check()?;
+        let sandboxing = &shared.options.sandboxing;
+        let place = sandboxing.choose(&caller.tenant, request.place)?;
+        sandboxing.apply(place, &version.manifest.policy, spec.policy.as_ref(), &spec.mcp_servers)?;
         if let Some(id) = spec.credential {
             shared.credentials.open(&caller.tenant, id).await?;
         }
@@ -143,7 +149,7 @@ impl Sessions {
             id,
             tenant: caller.tenant.clone(),
             kind: SessionKind::Agent,
-            place: request.place.unwrap_or(PlaceKind::Host),
+            place,
             sandbox: id.to_string(),
             agent: Some(version.name),
             agent_version: Some(version.number),

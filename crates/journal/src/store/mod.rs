@@ -93,7 +93,7 @@ pub(crate) trait Tables {
     fn session(&mut self, session: SessionId) -> Result<Option<SessionRow>, ReadError>;
     fn find(&mut self, tenant: &Tenant, session: &SessionRef) -> Result<Option<SessionRow>, ReadError>;
     fn sessions(&mut self, query: &SessionQuery) -> Result<SessionPage, ReadError>;
-    fn live_sessions(&mut self) -> Result<Vec<SessionId>, ReadError>;
+    fn live_sessions(&mut self) -> Result<Vec<(SessionId, String)>, ReadError>;
     fn turn_by_client_id(
         &mut self,
         session: SessionId,

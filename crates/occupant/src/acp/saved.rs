@@ -10,7 +10,7 @@ use super::{
     turn::Turn,
 };
 use crate::Cx;
-use protocol::{Actor, Level, Notice, Timestamp};
+use protocol::{Actor, Level, Notice, Timestamp, TurnId};
 use serde::{Deserialize, Serialize};
 
 /// A live machine, as data. Times are kept as what is left of them: the next server has a clock of its own.
@@ -21,6 +21,13 @@ pub struct Saved {
     permissions: Vec<super::permission::SavedPermission>,
     offers: SavedOffers,
     calls: u32,
+}
+
+impl Saved {
+    /// The turn that was running.
+    pub fn turn(&self) -> Option<TurnId> {
+        self.turn.as_ref().map(|turn| turn.id)
+    }
 }
 
 /// Milliseconds.

@@ -20,4 +20,5 @@ mod public_clients;
 mod secrets;
 mod storage;
 mod streams;
+mod survival;
 mod tenants;

@@ -124,9 +124,9 @@ impl Tables for SqliteReader {
         }
     }
 
-    fn live_sessions(&mut self) -> Result<Vec<SessionId>, ReadError> {
-        let sql = "SELECT id FROM sessions INDEXED BY sessions_live WHERE live = 1 ORDER BY no";
-        self.all(sql, [], |row| uuid(row, 0).map(SessionId::from_uuid))
+    fn live_sessions(&mut self) -> Result<Vec<(SessionId, String)>, ReadError> {
+        let sql = "SELECT id, memo FROM sessions INDEXED BY sessions_live WHERE live = 1 ORDER BY no";
+        self.all(sql, [], |row| Ok((uuid(row, 0).map(SessionId::from_uuid)?, row.get(1)?)))
     }
 
     fn turn_by_client_id(
