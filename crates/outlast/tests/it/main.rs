@@ -19,6 +19,7 @@ mod lifecycle;
 mod packaging;
 mod prompts;
 mod public_clients;
+mod sandbox;
 mod secrets;
 mod storage;
 mod streams;
