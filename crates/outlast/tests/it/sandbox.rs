@@ -36,10 +36,11 @@ async fn a_session_reads_and_writes_nothing_outside() {
         // By climbing out of home as well.
         let climbing = format!("cat ../..{}", path.display());
         assert!(barred(&text_of(&say(&http, &id, &climbing).await)), "{what}");
-        let before = std::fs::read(path).unwrap();
+        // Not every tester can read the password hashes.
+        let before = std::fs::read(path).ok();
         let said = text_of(&say(&http, &id, &format!("write {} overwritten", path.display())).await);
         assert!(barred(&said), "{what} was written: {said}");
-        let after = std::fs::read(path).unwrap();
+        let after = std::fs::read(path).ok();
         let grows = *what == "the journal" || *what == "the server's log";
         assert!(grows || before == after, "{what} has changed");
     }
