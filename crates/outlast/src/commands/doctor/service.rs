@@ -52,12 +52,13 @@ struct Unit {
 
 /// The systemd service that a process belongs to, by its cgroups. A scope is not one: nothing restarts it.
 fn unit_of(cgroups: &str) -> Option<Unit> {
-    let mut lines = cgroups.lines().map(|line| line.splitn(3, ':').collect::<Vec<_>>());
-    let path = lines.find_map(|fields| match fields.as_slice() {
-        ["0", "", path] if path.len() > 1 => Some(*path),
-        [_, "name=systemd", path] => Some(*path),
+    cgroups.lines().find_map(|line| match line.splitn(3, ':').collect::<Vec<_>>().as_slice() {
+        ["0", "", path] | [_, "name=systemd", path] => unit_at(path),
         _ => None,
-    })?;
+    })
+}
+
+fn unit_at(path: &str) -> Option<Unit> {
     let is_unit = |part: &&str| {
         [".service", ".scope"].iter().any(|kind| part.len() > kind.len() && part.ends_with(kind))
     };
@@ -168,6 +169,7 @@ mod tests {
                 "4:memory:/x\n1:name=systemd:/system.slice/o.service\n0::/\n",
                 unit("o.service", Manager::System),
             ),
+            ("1:name=systemd:/\n0::/system.slice/o.service\n", unit("o.service", Manager::System)),
             ("0::/user.slice/user-1000.slice/session-3.scope", None),
             ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/vte.scope", None),
             ("0::/user.slice/user-1000.slice/user@1000.service/init.scope", None),
