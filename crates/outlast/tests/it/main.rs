@@ -22,3 +22,4 @@ mod storage;
 mod streams;
 mod survival;
 mod tenants;
+mod workspaces;
