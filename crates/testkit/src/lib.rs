@@ -1,13 +1,14 @@
 //! Servers, faults and checks for tests and benchmarks. Never part of the shipped binary.
 //!
 //! Owns the harness that starts the built program ([`Server`]), a tiny HTTP and server-sent-events reader that
-//! shares no code with our own client ([`Http`]), the crash checker ([`crash`]) and the power-loss rig
+//! shares no code with our own client ([`Http`]), the crash checker ([`crash`]), a scripted model ([`model`]) and the power-loss rig
 //! ([`power`]). The whole-binary tests, the soak and the benchmarks call it; it refuses to wait without a
 //! limit, and every limit is in [`limits`].
 
 pub mod crash;
 mod http;
 pub mod limits;
+pub mod model;
 pub mod power;
 mod process;
 mod rng;
