@@ -6,7 +6,11 @@ use serde_json::{Value, json};
 pub(super) fn read(body: &Value) -> Asked {
     let mut parts = vec![Part { role: Role::System, text: text_of(&body["system"]) }];
     for message in body["messages"].as_array().into_iter().flatten() {
-        let role = if message["role"] == "assistant" { Role::Assistant } else { Role::User };
+        let role = match message["role"].as_str() {
+            Some("assistant") => Role::Assistant,
+            Some("system") => Role::System,
+            _ => Role::User,
+        };
         let content = match &message["content"] {
             Value::Array(blocks) => blocks.clone(),
             text => vec![json!({"type": "text", "text": text})],
@@ -30,13 +34,14 @@ pub(super) fn read(body: &Value) -> Asked {
         model: body["model"].as_str().unwrap_or_default().to_owned(),
         tools: tools.collect(),
         parts,
+        schema: None,
         streamed: body["stream"] == true,
     }
 }
 
 fn message(content: &Value, stop: Option<&str>) -> Value {
     json!({
-        "id": "msg_scripted", "type": "message", "role": "assistant", "model": "scripted",
+        "id": format!("msg_{}", super::script_id()), "type": "message", "role": "assistant", "model": "scripted",
         "content": content, "stop_reason": stop, "stop_sequence": null,
         "usage": {"input_tokens": 11, "output_tokens": 5},
     })

@@ -22,6 +22,7 @@ pub(super) fn read(body: &Value) -> Asked {
         model: body["model"].as_str().unwrap_or_default().to_owned(),
         parts: parts.collect(),
         tools: tools.collect(),
+        schema: None,
         streamed: body["stream"] == true,
     }
 }
@@ -46,14 +47,14 @@ pub(super) fn whole(answer: &Answer) -> Value {
         ),
     };
     json!({
-        "id": "chatcmpl-scripted", "object": "chat.completion", "created": 1, "model": "scripted",
+        "id": format!("chatcmpl-{}", super::script_id()), "object": "chat.completion", "created": 1, "model": "scripted",
         "choices": [{"index": 0, "message": message, "finish_reason": stop}], "usage": usage(),
     })
 }
 
-fn chunk(delta: &Value, stop: Option<&str>) -> String {
+fn chunk(id: u64, delta: &Value, stop: Option<&str>) -> String {
     data(&json!({
-        "id": "chatcmpl-scripted", "object": "chat.completion.chunk", "created": 1, "model": "scripted",
+        "id": format!("chatcmpl-{id}"), "object": "chat.completion.chunk", "created": 1, "model": "scripted",
         "choices": [{"index": 0, "delta": delta, "finish_reason": stop}],
     }))
 }
@@ -65,11 +66,12 @@ pub(super) fn frames(answer: &Answer) -> Frames {
             (json!({"role": "assistant", "tool_calls": [call(tool, arguments)]}), "tool_calls")
         }
     };
-    let mut frames = Frames { now: vec![chunk(&delta, None)], later: vec![] };
+    let id = super::script_id();
+    let mut frames = Frames { now: vec![chunk(id, &delta, None)], later: vec![] };
     let last = data(&json!({
-        "id": "chatcmpl-scripted", "object": "chat.completion.chunk", "created": 1, "model": "scripted",
+        "id": format!("chatcmpl-{id}"), "object": "chat.completion.chunk", "created": 1, "model": "scripted",
         "choices": [], "usage": usage(),
     }));
-    frames.end(answer, [chunk(&json!({}), Some(stop)), last, "data: [DONE]\n\n".to_owned()]);
+    frames.end(answer, [chunk(id, &json!({}), Some(stop)), last, "data: [DONE]\n\n".to_owned()]);
     frames
 }

@@ -29,7 +29,14 @@ pub(super) fn read(body: &Value, model: &str, streamed: bool) -> Asked {
             schema: lower_types(schema.cloned().unwrap_or_default()),
         }
     });
-    Asked { dialect: Dialect::Gemini, model: model.to_owned(), tools: tools.collect(), parts, streamed }
+    Asked {
+        dialect: Dialect::Gemini,
+        model: model.to_owned(),
+        tools: tools.collect(),
+        parts,
+        schema: None,
+        streamed,
+    }
 }
 
 /// Types are spelt `STRING` here and `string` elsewhere.
@@ -46,7 +53,7 @@ fn candidate(part: &Value, stop: Option<&str>) -> Value {
     json!({
         "candidates": [{"index": 0, "content": {"role": "model", "parts": [part]}, "finishReason": stop}],
         "usageMetadata": {"promptTokenCount": 11, "candidatesTokenCount": 5, "totalTokenCount": 16},
-        "modelVersion": "scripted", "responseId": "scripted",
+        "modelVersion": "scripted", "responseId": super::script_id().to_string(),
     })
 }
 

@@ -35,6 +35,15 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 /// One request body.
 const BODY_BYTES: usize = 64 * 1024 * 1024;
 
+/// Where the dialects say what shape an answer must have.
+const SCHEMAS: &[&str] = &[
+    "/generationConfig/responseJsonSchema",
+    "/generationConfig/responseSchema",
+    "/response_format/json_schema/schema",
+    "/text/format/schema",
+    "/output_config/format/schema",
+];
+
 /// Whose wire form a request has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
@@ -75,6 +84,8 @@ pub struct Asked {
     pub model: String,
     pub parts: Vec<Part>,
     pub tools: Vec<Tool>,
+    /// What the answer must be made like, when it must be JSON.
+    pub schema: Option<Value>,
     pub streamed: bool,
 }
 
@@ -86,13 +97,19 @@ impl Asked {
 
     /// What the user said last.
     pub fn last_user(&self) -> &str {
-        let last = self.parts.iter().rev().find(|part| part.role == Role::User);
-        last.map_or("", |part| part.text.as_str())
+        self.prompt_at().map_or("", |at| self.parts[at].text.as_str())
+    }
+
+    /// Agents put words of their own after the user's: the last part with a word for the script counts.
+    fn prompt_at(&self) -> Option<usize> {
+        let user = |part: &Part| part.role == Role::User;
+        let told = self.parts.iter().rposition(|part| user(part) && script::word(&part.text).is_some());
+        told.or_else(|| self.parts.iter().rposition(user))
     }
 
     /// What tools gave back since the user spoke last.
     pub(crate) fn results(&self) -> impl Iterator<Item = &str> {
-        let after = self.parts.iter().rposition(|part| part.role == Role::User).map_or(0, |at| at + 1);
+        let after = self.prompt_at().map_or(0, |at| at + 1);
         self.parts[after..].iter().filter(|part| part.role == Role::Tool).map(|part| part.text.as_str())
     }
 }
@@ -219,19 +236,24 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
 
 fn read(path: &str, body: &Bytes) -> Option<Asked> {
     let body: Value = serde_json::from_slice(body).ok()?;
+    let schema = SCHEMAS.iter().find_map(|at| body.pointer(at)).cloned();
+    read_dialect(path, &body).map(|asked| Asked { schema, ..asked })
+}
+
+fn read_dialect(path: &str, body: &Value) -> Option<Asked> {
     if path.ends_with("/messages") {
-        return Some(anthropic::read(&body));
+        return Some(anthropic::read(body));
     }
     if path.ends_with("/chat/completions") {
-        return Some(chat::read(&body));
+        return Some(chat::read(body));
     }
     if path.ends_with("/responses") {
-        return Some(responses::read(&body));
+        return Some(responses::read(body));
     }
     let (model, call) = path.rsplit('/').next()?.split_once(':')?;
     match call {
-        "generateContent" => Some(gemini::read(&body, model, false)),
-        "streamGenerateContent" => Some(gemini::read(&body, model, true)),
+        "generateContent" => Some(gemini::read(body, model, false)),
+        "streamGenerateContent" => Some(gemini::read(body, model, true)),
         _ => None,
     }
 }

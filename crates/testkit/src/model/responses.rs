@@ -31,6 +31,7 @@ pub(super) fn read(body: &Value) -> Asked {
         dialect: Dialect::Responses,
         model: body["model"].as_str().unwrap_or_default().to_owned(),
         parts,
+        schema: None,
         tools: tools
             .map(|tool| Tool {
                 name: tool["name"].as_str().unwrap_or_default().to_owned(),
@@ -44,7 +45,7 @@ pub(super) fn read(body: &Value) -> Asked {
 fn item(answer: &Answer, status: &str) -> Value {
     match answer {
         Answer::Text(text) | Answer::Hold(text) => json!({
-            "type": "message", "id": "msg_scripted", "role": "assistant", "status": status,
+            "type": "message", "id": format!("msg_{}", super::script_id()), "role": "assistant", "status": status,
             "content": [{"type": "output_text", "text": text, "annotations": []}],
         }),
         Answer::Call { tool, arguments } => {
@@ -57,9 +58,9 @@ fn item(answer: &Answer, status: &str) -> Value {
     }
 }
 
-fn response(output: &Value, status: &str) -> Value {
+fn response(id: u64, output: &Value, status: &str) -> Value {
     json!({
-        "id": "resp_scripted", "object": "response", "created_at": 1, "model": "scripted", "status": status,
+        "id": format!("resp_{id}"), "object": "response", "created_at": 1, "model": "scripted", "status": status,
         "output": output,
         "usage": {
             "input_tokens": 11, "input_tokens_details": {"cached_tokens": 0},
@@ -69,23 +70,24 @@ fn response(output: &Value, status: &str) -> Value {
 }
 
 pub(super) fn whole(answer: &Answer) -> Value {
-    response(&json!([item(answer, "completed")]), "completed")
+    response(super::script_id(), &json!([item(answer, "completed")]), "completed")
 }
 
 pub(super) fn frames(answer: &Answer) -> Frames {
     let done = item(answer, "completed");
     let mut begun = done.clone();
     begun["status"] = json!("in_progress");
+    let id = super::script_id();
     let mut frames = Frames {
         now: vec![
-            event(&json!({"type": "response.created", "response": response(&json!([]), "in_progress")})),
+            event(&json!({"type": "response.created", "response": response(id, &json!([]), "in_progress")})),
             event(&json!({"type": "response.output_item.added", "output_index": 0, "item": begun})),
         ],
         later: vec![],
     };
     frames.now.push(event(&match answer {
         Answer::Text(text) | Answer::Hold(text) => json!({
-            "type": "response.output_text.delta", "item_id": "msg_scripted", "output_index": 0,
+            "type": "response.output_text.delta", "item_id": done["id"], "output_index": 0,
             "content_index": 0, "delta": text,
         }),
         Answer::Call { arguments, .. } => json!({
@@ -95,7 +97,7 @@ pub(super) fn frames(answer: &Answer) -> Frames {
     }));
     let end = [
         event(&json!({"type": "response.output_item.done", "output_index": 0, "item": done})),
-        event(&json!({"type": "response.completed", "response": response(&json!([done]), "completed")})),
+        event(&json!({"type": "response.completed", "response": response(id, &json!([done]), "completed")})),
     ];
     frames.end(answer, end);
     frames

@@ -8,7 +8,7 @@
 //! | `hold: TEXT` | the text, and nothing more until the test lets it go on |
 //! | `recall: WORD` | whether the context before holds the word; a transcript that the prompt points at is read first |
 //!
-//! Anything else is answered `ok`. Side requests that agents make with the user's text and without tools (for
+//! Anything else is answered `ok`, and with JSON of the shape asked for where there is one. Side requests that agents make with the user's text and without tools (for
 //! a title, say) get the text of a `say`, and `ok` otherwise.
 
 use super::{Asked, Role, Tool};
@@ -29,7 +29,7 @@ pub enum Answer {
 /// Where a prompt points at a transcript.
 const THREADS: &str = ".outlast/threads/";
 
-enum Word<'a> {
+pub(super) enum Word<'a> {
     Say(&'a str),
     Run(&'a str),
     Tool(&'a str),
@@ -38,18 +38,11 @@ enum Word<'a> {
 }
 
 pub(super) fn answer(asked: &Asked) -> Answer {
-    let text = asked.last_user();
-    let word = text.lines().rev().find_map(|line| {
-        let line = line.trim().trim_matches('"');
-        let after = |word: &str| line.strip_prefix(word).map(str::trim);
-        None.or_else(|| after("say:").map(Word::Say))
-            .or_else(|| after("run:").map(Word::Run))
-            .or_else(|| after("tool:").map(Word::Tool))
-            .or_else(|| after("hold:").map(Word::Hold))
-            .or_else(|| after("recall:").map(Word::Recall))
-    });
+    if let Some(schema) = &asked.schema {
+        return Answer::Text(filler(schema).to_string());
+    }
     let main = !asked.tools.is_empty();
-    match word {
+    match word(asked.last_user()) {
         Some(Word::Say(text)) => Answer::Text(text.to_owned()),
         Some(Word::Run(command)) if main => or_result(asked, || shell(&asked.tools, command)),
         Some(Word::Tool(call)) if main => or_result(asked, || named(call)),
@@ -58,6 +51,36 @@ pub(super) fn answer(asked: &Asked) -> Answer {
         Some(Word::Run(_) | Word::Tool(_) | Word::Hold(_) | Word::Recall(_)) | None => {
             Answer::Text("ok".to_owned())
         }
+    }
+}
+
+/// The word that a text holds last.
+pub(super) fn word(text: &str) -> Option<Word<'_>> {
+    text.lines().rev().find_map(|line| {
+        let line = line.trim().trim_matches('"');
+        let after = |word: &str| line.strip_prefix(word).map(str::trim);
+        None.or_else(|| after("say:").map(Word::Say))
+            .or_else(|| after("run:").map(Word::Run))
+            .or_else(|| after("tool:").map(Word::Tool))
+            .or_else(|| after("hold:").map(Word::Hold))
+            .or_else(|| after("recall:").map(Word::Recall))
+    })
+}
+
+/// Something of the shape that was asked for.
+fn filler(schema: &Value) -> Value {
+    if let Some(first) = schema.pointer("/enum/0") {
+        return first.clone();
+    }
+    match schema["type"].as_str().map(str::to_lowercase).as_deref() {
+        Some("object") => {
+            let fields = schema["properties"].as_object().into_iter().flatten();
+            Value::Object(fields.map(|(name, schema)| (name.clone(), filler(schema))).collect())
+        }
+        Some("array") => json!([]),
+        Some("boolean") => json!(false),
+        Some("integer" | "number") => json!(1),
+        _ => json!("scripted"),
     }
 }
 
@@ -109,7 +132,7 @@ fn shell(tools: &[Tool], command: &str) -> Option<Answer> {
 
 /// The word must come from before: from the context, or from a transcript that the prompt points at.
 fn recall(asked: &Asked, word: &str) -> Answer {
-    let last = asked.parts.iter().rposition(|part| part.role == Role::User).unwrap_or(0);
+    let last = asked.prompt_at().unwrap_or(0);
     let before = asked.parts[..last].iter().any(|part| part.role != Role::System && part.text.contains(word));
     if before || asked.results().any(|result| result.contains(word)) {
         return Answer::Text(format!("I recall {word}"));
