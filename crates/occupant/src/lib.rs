@@ -9,6 +9,9 @@ mod acp;
 mod cx;
 mod redact;
 
-pub use acp::{Acp, Begin, Saved};
+pub use acp::{
+    Acp, Ask, AskId, Before, Begin, Done, PlaceOffers, Saved, Spent, Terminal, TerminalExit, Terms,
+    TurnLimits,
+};
 pub use cx::{Cx, Drained, Effect, Said};
 pub use redact::Redactor;

@@ -13,6 +13,7 @@ mod error;
 mod event;
 mod id;
 pub mod limits;
+mod policy;
 mod raw;
 mod request;
 mod session;
@@ -31,6 +32,7 @@ pub use event::{
 pub use id::{
     Actor, AgentName, Alias, CredentialId, IdError, KeyId, Seq, SessionId, SessionRef, Tenant, TurnId,
 };
+pub use policy::{Rule, Usd, Verdict};
 pub use raw::Raw;
 pub use request::{
     Accepted, AnswerPermission, ApiKey, Configure, CreateCredential, CreateKey, CreateSession, CreatedKey,
