@@ -8,6 +8,7 @@
 mod acp;
 mod cx;
 mod redact;
+mod transcript;
 
 pub use acp::{
     Acp, Ask, AskId, Before, Begin, Done, PlaceOffers, Saved, Spent, Terminal, TerminalExit, Terms,
@@ -15,3 +16,4 @@ pub use acp::{
 };
 pub use cx::{Cx, Drained, Effect, Said};
 pub use redact::Redactor;
+pub use transcript::{TRANSCRIPT_BYTES, Transcript};

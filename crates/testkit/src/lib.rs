@@ -13,8 +13,10 @@ pub mod power;
 mod process;
 mod rng;
 mod server;
+mod socket;
 
 pub use http::{Connection, Frame, Http, Opened, Reply, Sse};
 pub use process::{Finished, run, run_in};
 pub use rng::Rng;
 pub use server::{Server, Setup};
+pub use socket::Socket;
