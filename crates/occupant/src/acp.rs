@@ -88,7 +88,7 @@ pub struct Acp {
 
 #[derive(Debug)]
 enum Phase {
-    Opening(Opening),
+    Opening(Box<Opening>),
     Live {
         /// The agent's own session id.
         session: String,

@@ -70,10 +70,8 @@ impl Transcript {
     /// Takes the session's next event.
     pub fn hear(&mut self, event: &Event) {
         match &event.body {
-            Body::PromptAccepted(prompt) => {
-                if self.waiting.len() < WAITING_PROMPTS {
-                    self.waiting.insert(prompt.turn, plain(&prompt.content));
-                }
+            Body::PromptAccepted(prompt) if self.waiting.len() < WAITING_PROMPTS => {
+                self.waiting.insert(prompt.turn, plain(&prompt.content));
             }
             Body::TurnStarted(started) => self.start(started.turn, event.at),
             Body::AgentUpdate(update) => self.update(update.update.as_str()),

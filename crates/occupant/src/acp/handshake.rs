@@ -142,14 +142,7 @@ impl Acp {
             .client_info(Implementation::new("outlast", env!("CARGO_PKG_VERSION")));
         let call = self.call(cx);
         cx.send(rpc::request(&call, "initialize", &params));
-        self.phase = Phase::Opening(Opening {
-            step: Step::Initialize,
-            call,
-            until: cx.after(HANDSHAKE_SECS),
-            agent: Agent::default(),
-            replay: Replay::new(None),
-            answer: Value::Null,
-        });
+        self.wait(Step::Initialize, call, Agent::default(), cx);
     }
 
     pub(super) fn tick_handshake(&mut self, cx: &mut Cx) {
@@ -323,7 +316,8 @@ impl Acp {
         };
         let replay = Replay::new(last_prompt);
         let until = cx.after(HANDSHAKE_SECS);
-        self.phase = Phase::Opening(Opening { step, call, until, agent, replay, answer: Value::Null });
+        self.phase =
+            Phase::Opening(Box::new(Opening { step, call, until, agent, replay, answer: Value::Null }));
     }
 
     fn transcribe(&mut self, cx: &mut Cx) {
@@ -338,7 +332,9 @@ impl Acp {
 
     /// The conversation is written down, or cannot be.
     pub(super) fn transcribed(&mut self, result: Result<Done, Fault>, cx: &mut Cx) {
-        let Phase::Opening(Opening { step: Step::Transcript, .. }) = &self.phase else { return };
+        if !matches!(&self.phase, Phase::Opening(opening) if opening.step == Step::Transcript) {
+            return;
+        }
         match result {
             Ok(Done::Text(path)) => {
                 self.transcript = Some(path);

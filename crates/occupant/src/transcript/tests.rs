@@ -1,5 +1,7 @@
 //! Events in, Markdown out.
 
+#![expect(clippy::needless_pass_by_value, reason = "stories write their JSON where they use it")]
+
 use super::*;
 use proptest::prelude::*;
 use protocol::{

@@ -75,7 +75,7 @@ fn every_ask_gets_its_answer() {
             "terminal/wait_for_exit",
             json!({"terminalId": "t1"}),
             Ask::AwaitTerminal { terminal: "t1".into() },
-            Done::Exited(exit.clone()),
+            Done::Exited(exit),
             json!({"exitCode": 3, "signal": null}),
         ),
         (
