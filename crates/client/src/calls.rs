@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::{fs::File, io::Read};
 
-/// How much of an archive is read at a time.
+/// How much of what is uploaded is read at a time.
 const UPLOAD_PIECE_BYTES: usize = 256 * 1024;
 
 /// One page of a list.
@@ -37,12 +37,21 @@ pub struct Logs {
     pub dropped: u64,
 }
 
-/// A tar to upload.
+/// Bytes to upload: a tar, or a file's content.
 #[derive(Debug)]
 pub enum Archive {
     Bytes(Bytes),
     /// Read from where it stands to its end, piece by piece.
     File(File),
+}
+
+impl Archive {
+    pub(crate) fn into_body(self) -> Body {
+        match self {
+            Self::Bytes(bytes) => Body::from(bytes),
+            Self::File(file) => Body::wrap_stream(pieces(file)),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -185,14 +194,10 @@ impl Client {
 
     /// Uploads a folder as a plain tar.
     pub async fn deploy_tar(&self, name: &AgentName, archive: Archive) -> Result<Agent, Error> {
-        let body = match archive {
-            Archive::Bytes(bytes) => Body::from(bytes),
-            Archive::File(file) => Body::wrap_stream(pieces(file)),
-        };
         let call = self
             .request(Method::PUT, &format!("/api/agents/{name}"))
             .header(CONTENT_TYPE, "application/x-tar")
-            .body(body);
+            .body(archive.into_body());
         self.json(call, self.patience().upload).await.map(|reply: OneAgent| reply.agent)
     }
 

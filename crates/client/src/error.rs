@@ -34,7 +34,7 @@ pub enum Error {
     #[error("the HTTP client cannot be set up: {0}")]
     Setup(String),
     /// Reading what was to be uploaded.
-    #[error("cannot read the archive: {0}")]
+    #[error("cannot read what is to be uploaded: {0}")]
     Archive(#[from] std::io::Error),
 }
 

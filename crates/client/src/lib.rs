@@ -8,6 +8,7 @@
 mod backoff;
 mod calls;
 mod error;
+mod files;
 mod http;
 mod send;
 mod sse;
@@ -19,6 +20,7 @@ mod tests;
 pub use backoff::Patience;
 pub use calls::{Archive, Logs, SessionPage};
 pub use error::Error;
+pub use files::{Download, Removal};
 pub use http::Client;
 pub use send::Sent;
 pub use sse::{Frame, FrameError, Frames};

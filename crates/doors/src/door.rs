@@ -83,6 +83,7 @@ impl Door {
             uploads: options.uploads,
             archives: Semaphore::new(options.limits.archives),
             sockets: Arc::new(Semaphore::new(rpc::SOCKETS)),
+            files: Semaphore::new(options.limits.files),
             metrics: metrics.clone(),
             stopping: told,
         };

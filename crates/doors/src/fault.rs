@@ -12,7 +12,7 @@ use protocol::{Code, ErrorBody, Fault};
 /// The one table from codes to statuses.
 pub(crate) const fn status(code: Code) -> StatusCode {
     match code {
-        Code::InvalidRequest | Code::InvalidId | Code::WrongStatus | Code::Unsupported => {
+        Code::InvalidRequest | Code::InvalidId | Code::WrongStatus | Code::Unsupported | Code::BadPath => {
             StatusCode::BAD_REQUEST
         }
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -22,11 +22,13 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::AgentNotFound
         | Code::CredentialNotFound
         | Code::KeyNotFound
-        | Code::PermissionNotFound => StatusCode::NOT_FOUND,
+        | Code::PermissionNotFound
+        | Code::FileNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-        Code::Busy | Code::IdReused | Code::Conflict => StatusCode::CONFLICT,
+        Code::Busy | Code::IdReused | Code::Conflict | Code::NotRunning => StatusCode::CONFLICT,
         Code::SessionEnded | Code::CursorExpired => StatusCode::GONE,
         Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::BadRange => StatusCode::RANGE_NOT_SATISFIABLE,
         Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         Code::QueueFull | Code::QuotaExceeded | Code::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         Code::AgentFailed | Code::SandboxFailed | Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,

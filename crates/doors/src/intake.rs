@@ -145,9 +145,13 @@ pub(crate) fn expect_type(headers: &HeaderMap, wanted: &[&str]) -> Result<(), Re
     }
 }
 
+/// The length that the head promises.
+pub(crate) fn announced(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
 async fn collect(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    if announced.is_some_and(|bytes: u64| bytes > limit as u64) {
+    if announced(headers).is_some_and(|bytes| bytes > limit as u64) {
         return Err(too_large(limit));
     }
     match Limited::new(body, limit).collect().await {

@@ -18,6 +18,7 @@ mod json;
 mod metrics;
 mod openapi;
 mod options;
+mod range;
 mod reply;
 mod rest;
 mod rpc;

@@ -109,13 +109,13 @@ fn operation_id(call: &Call) -> String {
 fn parameter(param: &Param) -> Value {
     let place = match param.place {
         Place::Path => "path",
-        Place::Query => "query",
+        Place::Query | Place::RequiredQuery => "query",
         Place::Header => "header",
     };
     json!({
         "name": param.name,
         "in": place,
-        "required": param.place == Place::Path,
+        "required": matches!(param.place, Place::Path | Place::RequiredQuery),
         "description": param.text,
         "schema": (param.schema)(),
     })
@@ -139,15 +139,16 @@ fn common_faults(call: &Call) -> Vec<Code> {
 
 fn responses(call: &Call, schemas: &mut Schemas) -> Value {
     let mut responses = Map::new();
-    let (status, content) = match &call.gives {
-        Gives::Json(status, of) => {
-            (*status, json!({ "application/json": { "schema": reference(&of(schemas)) } }))
-        }
-        Gives::Object => (200, json!({ "application/json": { "schema": { "type": "object" } } })),
+    let (statuses, content): (&[u16], _) = match &call.gives {
+        Gives::Json(status, of) => (
+            std::slice::from_ref(status),
+            json!({ "application/json": { "schema": reference(&of(schemas)) } }),
+        ),
+        Gives::Object => (&[200], json!({ "application/json": { "schema": { "type": "object" } } })),
         // OpenAPI 3.1 has no schema for a stream's events; the description says what they are.
-        Gives::Stream => (200, json!({ "text/event-stream": {} })),
+        Gives::Stream => (&[200], json!({ "text/event-stream": {} })),
         Gives::JsonOrStream(of) => (
-            200,
+            &[200],
             json!({
                 "application/json": { "schema": reference(&of(schemas)) },
                 "text/event-stream": {},
@@ -155,10 +156,16 @@ fn responses(call: &Call, schemas: &mut Schemas) -> Value {
         ),
         Gives::Text(kind) => {
             let essence = kind.split(';').next().unwrap_or(kind);
-            (200, json!({ essence: { "schema": { "type": "string" } } }))
+            (&[200], json!({ essence: { "schema": { "type": "string" } } }))
+        }
+        Gives::Bytes(kind, statuses) => {
+            (statuses, json!({ *kind: { "schema": { "type": "string", "format": "binary" } } }))
         }
     };
-    responses.insert(status.to_string(), json!({ "description": call.summary, "content": content }));
+    for status in statuses {
+        responses
+            .insert(status.to_string(), json!({ "description": call.summary, "content": content.clone() }));
+    }
 
     let mut by_status: BTreeMap<u16, Vec<&str>> = BTreeMap::new();
     for code in common_faults(call).iter().chain(call.faults) {

@@ -54,6 +54,10 @@ pub struct Limits {
     pub archive_bytes: u64,
     pub archives: usize,
     pub archive_time: Duration,
+    /// One file written into a workspace, and how many are received at once; the next ones wait. They have an
+    /// archive's time.
+    pub file_bytes: u64,
+    pub files: usize,
     /// The pause after which a quiet stream sends a comment.
     pub heartbeat: Duration,
 }
@@ -71,6 +75,8 @@ impl Default for Limits {
             archive_bytes: limits::AGENT_ARCHIVE_BYTES as u64,
             archives: 4,
             archive_time: Duration::from_secs(600),
+            file_bytes: limits::FILE_BYTES,
+            files: 64,
             heartbeat: Duration::from_secs(15),
         }
     }

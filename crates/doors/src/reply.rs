@@ -1,6 +1,6 @@
 //! The envelopes around protocol types in answers.
 
-use protocol::{Agent, ApiKey, Credential, Health, Message, Session, limits};
+use protocol::{Agent, ApiKey, Credential, FileEntry, Health, Message, Session, limits};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -45,6 +45,17 @@ pub(crate) struct LogsReply {
     pub(crate) text: String,
     /// Bytes before `text` that are no longer kept.
     pub(crate) dropped: u64,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FileReply {
+    pub(crate) file: FileEntry,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FileRemovedReply {
+    pub(crate) ok: bool,
+    pub(crate) path: String,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

@@ -82,6 +82,21 @@ pub fn restore(from: &Path, dir: &Path, progress: &mut dyn FnMut(Progress)) -> R
     Ok(())
 }
 
+/// The snapshots that the store in `dir`, a data folder or a backup, needs. Their objects are not the journal's:
+/// whoever copies a store copies them too.
+pub fn snapshots_in(dir: &Path) -> Result<Vec<String>, BackupError> {
+    let db = schema::open_read_only(dir)?;
+    let broken =
+        |error: rusqlite::Error| BackupError::Open(schema::open_error(&dir.join(DATABASE_FILE), &error));
+    if !schema::has_sandboxes(&db).map_err(broken)? {
+        return Ok(Vec::new());
+    }
+    let mut select =
+        db.prepare("SELECT DISTINCT snapshot FROM sandboxes WHERE snapshot IS NOT NULL").map_err(broken)?;
+    let found = select.query_map([], |row| row.get(0)).and_then(Iterator::collect);
+    found.map_err(broken)
+}
+
 fn failed(path: &Path, error: &io::Error) -> BackupError {
     BackupError::Io { path: path.to_owned(), reason: error.to_string() }
 }

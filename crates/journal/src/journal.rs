@@ -3,7 +3,8 @@
 
 use crate::{
     AgentRow, CredentialRow, Faults, Figures, Follower, KeyRow, NewSession, OpenError, Page, ReadError,
-    SessionPage, SessionQuery, SessionRow, Space, StoredEvent, TenantUsage, TurnRow, WriteError, Writer,
+    SandboxRow, SessionPage, SessionQuery, SessionRow, SnapshotRow, Space, StoredEvent, TenantUsage, TurnRow,
+    WriteError, Writer,
     blobs::{BlobBench, BlobPool, Blobs},
     chain,
     committer::{Committer, Desk},
@@ -313,8 +314,8 @@ impl Journal {
         self.core.readers.run(move |reader| reader.sessions(&query)).await
     }
 
-    /// Sessions whose state says `live`: what a server has to take up when it starts.
-    pub async fn live_sessions(&self) -> Result<Vec<SessionId>, ReadError> {
+    /// Sessions whose state says `live`, with their memos: what a server has to take up when it starts.
+    pub async fn live_sessions(&self) -> Result<Vec<(SessionId, String)>, ReadError> {
         self.core.readers.run(|reader| reader.live_sessions()).await
     }
 
@@ -443,6 +444,38 @@ impl Journal {
 
     pub async fn remove_credential(&self, tenant: &Tenant, id: CredentialId) -> Result<(), WriteError> {
         self.core.ask(Change::RemoveCredential { tenant: tenant.clone(), id }).await.map(|_| ())
+    }
+
+    /// A new one; an id that is there, or a key that the tenant has given to another, is a `Conflict`. It goes by
+    /// itself with the last session that names it.
+    pub async fn put_sandbox(&self, row: SandboxRow) -> Result<(), WriteError> {
+        self.core.ask(Change::PutSandbox(Box::new(row))).await.map(|_| ())
+    }
+
+    /// The sandbox's last good snapshot from now on. `NotFound` when the sandbox was removed meanwhile.
+    pub async fn put_snapshot(&self, sandbox: &str, snapshot: SnapshotRow) -> Result<(), WriteError> {
+        let change = Change::PutSnapshot { sandbox: sandbox.to_owned(), snapshot: Box::new(snapshot) };
+        self.core.ask(change).await.map(|_| ())
+    }
+
+    pub async fn sandbox(&self, id: &str) -> Result<Option<SandboxRow>, ReadError> {
+        let id = id.to_owned();
+        self.core.readers.run(move |reader| reader.sandbox(&id)).await
+    }
+
+    pub async fn sandbox_by_key(&self, tenant: &Tenant, key: &str) -> Result<Option<SandboxRow>, ReadError> {
+        let (tenant, key) = (tenant.clone(), key.to_owned());
+        self.core.readers.run(move |reader| reader.sandbox_by_key(&tenant, &key)).await
+    }
+
+    /// Every snapshot that some sandbox needs, of all tenants: what garbage collection keeps.
+    pub async fn snapshots(&self) -> Result<Vec<String>, ReadError> {
+        self.core.readers.run(|reader| reader.snapshots()).await
+    }
+
+    /// `NotFound` also while a session names it.
+    pub async fn remove_sandbox(&self, id: &str) -> Result<(), WriteError> {
+        self.core.ask(Change::RemoveSandbox(id.to_owned())).await.map(|_| ())
     }
 }
 

@@ -30,7 +30,7 @@ mod store;
 mod writer;
 
 pub use audit::{Audit, Break, Flaw, verify};
-pub use backup::{Progress, backup, restore};
+pub use backup::{Progress, backup, restore, snapshots_in};
 pub use error::{BackupError, OpenError, ReadError, WriteError};
 pub use event::{Append, Batch, NewEvent, Page, StoredEvent};
 pub use faults::{Fault, Faults};
@@ -38,8 +38,8 @@ pub use figures::{COMMIT_MICROS, Figures};
 pub use follow::Follower;
 pub use journal::{Journal, Options, Tuning};
 pub use rows::{
-    AgentRow, CredentialRow, KeyRow, NewSession, SessionPage, SessionQuery, SessionRow, SessionState,
-    TenantUsage, TurnRow,
+    AgentRow, CredentialRow, KeyRow, NewSession, SandboxRow, SessionPage, SessionQuery, SessionRow,
+    SessionState, SnapshotRow, TenantUsage, TurnRow,
 };
 pub use space::Space;
 pub use writer::{Durable, Writer};

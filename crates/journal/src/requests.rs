@@ -4,7 +4,7 @@
 use crate::{
     WriteError,
     lanes::Head,
-    rows::{AgentRow, CredentialRow, KeyRow, SessionRow},
+    rows::{AgentRow, CredentialRow, KeyRow, SandboxRow, SessionRow, SnapshotRow},
 };
 use protocol::{AgentName, CredentialId, KeyId, Seq, SessionId, Tenant};
 use tokio::sync::oneshot;
@@ -46,6 +46,13 @@ pub(crate) enum Change {
         tenant: Tenant,
         id: CredentialId,
     },
+    PutSandbox(Box<SandboxRow>),
+    /// Of a sandbox that is there; its other columns stay.
+    PutSnapshot {
+        sandbox: String,
+        snapshot: Box<SnapshotRow>,
+    },
+    RemoveSandbox(String),
 }
 
 #[derive(Debug)]

@@ -114,6 +114,27 @@ pub struct KeyRow {
     pub hash: [u8; 32],
 }
 
+/// A sandbox: what sessions that share files have in common. A session without a key has one of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxRow {
+    pub id: String,
+    pub tenant: Tenant,
+    /// The caller's name for it, one of a kind within the tenant.
+    pub key: Option<String>,
+    pub created_at: Timestamp,
+    /// The last whole one; none before the first.
+    pub snapshot: Option<SnapshotRow>,
+}
+
+/// A snapshot that is durable in its own store; here is only its name and what it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotRow {
+    pub id: String,
+    pub taken_at: Timestamp,
+    pub files: u64,
+    pub bytes: u64,
+}
+
 #[derive(Debug, Clone)]
 pub struct CredentialRow {
     pub credential: Credential,

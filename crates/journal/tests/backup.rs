@@ -120,3 +120,41 @@ async fn a_damaged_backup_is_refused_and_leaves_nothing() {
         .unwrap();
     assert_eq!(rows.sessions.len(), 1);
 }
+
+/// A folder as the first release left it is verified, copied and brought back without being started first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_of_the_first_schema_is_read_copied_and_upgraded() {
+    let store = Store::new();
+    let journal = store.open();
+    let writer = session_with(&journal, 3).await;
+    let session = writer.session();
+    journal.close().await;
+    let db = rusqlite::Connection::open(store.database()).unwrap();
+    db.execute_batch("DROP INDEX sessions_sandbox; DROP TABLE sandboxes; PRAGMA user_version = 1").unwrap();
+    drop(db);
+    assert!(store.verify().is_whole());
+    assert!(snapshots_in(store.path()).unwrap().is_empty());
+    let target = tempfile::tempdir().unwrap();
+    let (copy, restored) = (target.path().join("copy"), target.path().join("restored"));
+    backup(store.path(), &copy, &mut |_| {}).unwrap();
+    restore(&copy, &restored, &mut |_| {}).unwrap();
+    for dir in [store.path(), &restored] {
+        let journal = Journal::open(options(dir)).unwrap();
+        assert_eq!(journal.read(session, 0, 10).await.unwrap().events.len(), 3);
+        let row = SandboxRow {
+            id: "s".to_owned(),
+            tenant: Tenant::default_tenant(),
+            key: None,
+            created_at: Timestamp::from_millis(1),
+            snapshot: Some(SnapshotRow {
+                id: "ab".to_owned(),
+                taken_at: Timestamp::from_millis(2),
+                files: 1,
+                bytes: 1,
+            }),
+        };
+        journal.put_sandbox(row).await.unwrap();
+        journal.close().await;
+        assert_eq!(snapshots_in(dir).unwrap(), ["ab"]);
+    }
+}

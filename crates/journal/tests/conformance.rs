@@ -64,6 +64,7 @@ suites!([
     erased_bodies_are_gone,
     agents_keep_their_versions,
     keys_and_credentials_come_and_go,
+    sandboxes_keep_their_snapshot_and_go_with_their_last_session,
     counters_never_repeat,
     closing_writes_what_is_enqueued,
     a_dropped_journal_can_be_opened_again,
@@ -338,10 +339,12 @@ async fn live_sessions_are_found(home: &dyn Home) {
     let journal = home.open();
     let mut one = session_with(&journal, 1).await;
     let two = session_with(&journal, 1).await;
-    assert_eq!(journal.live_sessions().await.unwrap(), [one.session(), two.session()]);
+    let live =
+        || async { journal.live_sessions().await.unwrap().into_iter().map(|(id, _)| id).collect::<Vec<_>>() };
+    assert_eq!(live().await, [one.session(), two.session()]);
     one.append(Append { state: Some(state(Status::Paused, false)), ..notes(2..=2) }).unwrap();
     settled(&one).await;
-    assert_eq!(journal.live_sessions().await.unwrap(), [two.session()]);
+    assert_eq!(live().await, [two.session()]);
 }
 
 async fn turns_are_found_by_client_id_and_while_open(home: &dyn Home) {
@@ -562,6 +565,57 @@ async fn keys_and_credentials_come_and_go(home: &dyn Home) {
     assert_eq!(journal.credentials(&a).await.unwrap().len(), 1);
     journal.remove_credential(&a, credential.id).await.unwrap();
     assert!(journal.credential(&a, credential.id).await.unwrap().is_none());
+}
+
+async fn sandboxes_keep_their_snapshot_and_go_with_their_last_session(home: &dyn Home) {
+    let journal = home.open();
+    let row = |id: &str, of: &str, key: Option<&str>| SandboxRow {
+        id: id.to_owned(),
+        tenant: tenant(of),
+        key: key.map(str::to_owned),
+        created_at: Timestamp::from_millis(5),
+        snapshot: None,
+    };
+    let snapshot =
+        |id: &str| SnapshotRow { id: id.to_owned(), taken_at: Timestamp::from_millis(6), files: 2, bytes: 3 };
+    journal.put_sandbox(row("one", "a", Some("key"))).await.unwrap();
+    for taken in [row("one", "b", None), row("two", "a", Some("key"))] {
+        assert!(matches!(journal.put_sandbox(taken).await, Err(WriteError::Conflict)));
+    }
+    journal.put_sandbox(row("two", "b", Some("key"))).await.unwrap();
+    journal
+        .put_sandbox(SandboxRow { snapshot: Some(snapshot("s2")), ..row("three", "b", None) })
+        .await
+        .unwrap();
+    assert!(matches!(journal.put_snapshot("none", snapshot("x")).await, Err(WriteError::NotFound)));
+    journal.put_snapshot("one", snapshot("s0")).await.unwrap();
+    journal.put_snapshot("one", snapshot("s1")).await.unwrap();
+    let one = SandboxRow { snapshot: Some(snapshot("s1")), ..row("one", "a", Some("key")) };
+    assert_eq!(journal.sandbox("one").await.unwrap(), Some(one.clone()));
+    assert_eq!(journal.sandbox_by_key(&tenant("a"), "key").await.unwrap(), Some(one));
+    assert_eq!(journal.sandbox_by_key(&tenant("b"), "key").await.unwrap().unwrap().id, "two");
+    assert_eq!(journal.sandbox_by_key(&tenant("c"), "key").await.unwrap(), None);
+    let mut kept = journal.snapshots().await.unwrap();
+    kept.sort();
+    assert_eq!(kept, ["s1", "s2"]);
+    journal.remove_sandbox("three").await.unwrap();
+    assert!(matches!(journal.remove_sandbox("three").await, Err(WriteError::NotFound)));
+
+    // Two sessions share the first one; it stays until both are gone.
+    let mut writers = Vec::new();
+    for _ in 0..2 {
+        let mut writer = journal.begin(NewSession { sandbox: "one".to_owned(), ..new_session() });
+        writer.append(append(vec![note("first")])).unwrap();
+        settled(&writer).await;
+        writers.push(writer);
+    }
+    assert!(matches!(journal.remove_sandbox("one").await, Err(WriteError::NotFound)), "it is in use");
+    for (writer, left) in writers.into_iter().zip([1, 0]) {
+        writer.remove(Actor::System, Timestamp::from_millis(9)).await.unwrap();
+        assert_eq!(journal.snapshots().await.unwrap().len(), left);
+    }
+    assert_eq!(journal.sandbox("one").await.unwrap(), None);
+    assert!(journal.sandbox("two").await.unwrap().is_some(), "another's business");
 }
 
 async fn counters_never_repeat(home: &dyn Home) {

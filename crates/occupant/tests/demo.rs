@@ -4,16 +4,20 @@
 
 mod driver {
     use outlast_occupant::{Acp, Begin, Cx, Effect, Redactor, Said};
-    use place::{Exit, Host, Place, Process, Spawn};
+    use place::{Exit, Hold, Place, Process, Spawn, Spawned, Terms, Walls};
     use protocol::{
         Actor, Answer, Body, ContentBlock, How, McpServers, Outcome, Reason, Seq, SessionConfig, Timestamp,
         TurnId, TurnStarted, Usage,
     };
     use std::{collections::VecDeque, time::Duration};
 
+    const ORPHAN: Duration = Duration::from_secs(20);
+
     pub(crate) struct Live {
         pub(crate) dir: std::sync::Arc<tempfile::TempDir>,
         process: Process,
+        _hold: Hold,
+        sent: Seq,
         acp: Acp,
         pub(crate) seq: Seq,
         pub(crate) records: Vec<(Seq, Actor, Body)>,
@@ -56,10 +60,8 @@ mod driver {
         pub(crate) async fn start(flags: &[&str], begin: Begin) -> Self {
             let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
             std::fs::create_dir(dir.path().join("agent")).unwrap();
-            Place::Host(Host::new(dir.path().join("work")))
-                .create("s", &dir.path().join("agent"))
-                .await
-                .unwrap();
+            let place = Place::new(dir.path(), ORPHAN);
+            place.create("s", &dir.path().join("agent"), Walls::None).await.unwrap();
             Self::start_in(dir, flags, begin).await
         }
 
@@ -71,8 +73,8 @@ mod driver {
         }
 
         async fn start_in(dir: std::sync::Arc<tempfile::TempDir>, flags: &[&str], begin: Begin) -> Self {
-            let place = Place::Host(Host::new(dir.path().join("work")));
-            let home = place.home("s").to_str().unwrap().to_owned();
+            let place = Place::new(dir.path(), ORPHAN);
+            let home = place.home("s", Walls::None).to_str().unwrap().to_owned();
             let agent = std::env::current_exe()
                 .unwrap()
                 .parent()
@@ -84,12 +86,22 @@ mod driver {
                 program: agent.to_str().unwrap().to_owned(),
                 args: flags.iter().map(|flag| (*flag).to_owned()).collect(),
                 env: [("HOME".to_owned(), home.clone()), ("COLOUR".to_owned(), "green".to_owned())].into(),
+                cwd: None,
             };
-            let process = place.spawn("s", spawn).await.unwrap();
+            let Spawned { process, hold } = place.spawn("s", spawn, Terms::host()).await.unwrap();
             let mut cx = Cx::new(Timestamp::now(), 0);
             let acp = Acp::begin(Begin { cwd: home, ..begin }, &mut cx);
-            let mut live =
-                Self { dir, process, acp, seq: 0, records: vec![], said: VecDeque::new(), open: true };
+            let mut live = Self {
+                dir,
+                process,
+                _hold: hold,
+                sent: 0,
+                acp,
+                seq: 0,
+                records: vec![],
+                said: VecDeque::new(),
+                open: true,
+            };
             live.take(cx);
             live
         }
@@ -114,10 +126,13 @@ mod driver {
                 self.seq += 1;
                 self.records.push((self.seq, actor, body));
             }
-            for (seq, effect) in drained.effects {
+            for (_, effect) in drained.effects {
                 match effect {
                     // An agent that has gone is heard of on its output.
-                    Effect::Send(line) => drop(self.process.stdin.send(seq, line)),
+                    Effect::Send(line) => {
+                        self.sent += 1;
+                        let _ = self.process.stdin.send(self.sent, line);
+                    }
                     Effect::Say(said) => self.said.push_back(said),
                 }
             }
@@ -259,7 +274,7 @@ mod tests {
         }
         live.ask("think hard").await;
         assert_eq!(live.text("agent_thought_chunk"), "hard");
-        let home = live.dir.path().join("work/s");
+        let home = live.dir.path().join("places/s");
         assert_eq!(live.ask("cwd").await, std::fs::canonicalize(home).unwrap().to_str().unwrap());
         let reply = live.ask("what is this?").await;
         assert!(reply.contains("what is this?"));

@@ -80,6 +80,11 @@ pub(crate) enum Command {
         name: String,
     },
     Answer(Answer),
+    /// Look into a session's workspace, and change it
+    Files {
+        #[command(subcommand)]
+        command: FilesCommand,
+    },
     /// Deploy and list agents
     Agent {
         #[command(subcommand)]
@@ -177,6 +182,9 @@ pub(crate) struct Run {
     /// A name for the new session
     #[arg(long)]
     pub(crate) name: Option<String>,
+    /// Where it runs: sandbox or host (the bare machine: nothing is contained)
+    #[arg(long, value_name = "PLACE", conflicts_with = "session")]
+    pub(crate) place: Option<protocol::PlaceKind>,
     /// Give the agent a stored credential's variables
     #[arg(long, value_name = "ID")]
     pub(crate) credential: Option<CredentialId>,
@@ -280,6 +288,57 @@ pub(crate) struct Answer {
     pub(crate) permission: Seq,
     /// One of its options; without one the question is cancelled
     pub(crate) option: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Paths are relative to the workspace. The files of a session that is not on this machine any more, or has ended, are \
+read from its last snapshot.
+
+Examples:
+  outlast files ls SESSION src
+  outlast files get SESSION report.md
+  outlast files put SESSION data/input.csv ./input.csv
+  outlast files tar SESSION | tar -x")]
+pub(crate) enum FilesCommand {
+    /// List a folder
+    Ls {
+        session: String,
+        /// [default: the workspace itself]
+        path: Option<PathBuf>,
+    },
+    /// Read a file
+    Get {
+        session: String,
+        path: PathBuf,
+        /// Where to; `-`, the default, is stdout
+        file: Option<PathBuf>,
+    },
+    /// Write a file, making the folders on the way; its permissions go with it
+    Put {
+        session: String,
+        path: PathBuf,
+        /// Where from; `-`, the default, is stdin
+        file: Option<PathBuf>,
+    },
+    /// Remove files and empty folders
+    Rm {
+        session: String,
+        #[arg(value_name = "PATH", required = true)]
+        paths: Vec<PathBuf>,
+        /// Folders with everything in them, too
+        #[arg(short, long)]
+        recursive: bool,
+    },
+    /// Download a folder or a file as a tar
+    Tar {
+        session: String,
+        /// [default: the workspace itself]
+        path: Option<PathBuf>,
+        /// A file to write it to, instead of stdout
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -430,6 +489,10 @@ mod tests {
             "agent add claude --dir x --write-only",
             "agent add --name x ./my-agent --acp -v",
             "agent test claude --env KEY",
+            "files ls 019a",
+            "files get 019a a/b -",
+            "files rm -r 019a a b",
+            "files tar 019a -o x.tar",
             "credential add custom --env A --env B",
             "key create --scope read",
             "audit verify",
@@ -463,7 +526,8 @@ mod tests {
 
     #[test]
     fn help_reads_well() {
-        for path in [&[][..], &["serve"], &["run"], &["logs"], &["agent"], &["credential", "add"]] {
+        for path in [&[][..], &["serve"], &["run"], &["logs"], &["agent"], &["files"], &["credential", "add"]]
+        {
             let name = format!("help{}", path.iter().map(|word| format!("-{word}")).collect::<String>());
             insta::assert_snapshot!(name, help(path));
         }

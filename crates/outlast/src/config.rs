@@ -8,6 +8,7 @@ use crate::{
     exit::Failure,
     term::{Colour, Form},
 };
+use protocol::PlaceKind;
 use serde::Deserialize;
 use std::{
     collections::HashMap,
@@ -84,6 +85,58 @@ pub(crate) struct ServerConfig {
     /// Names a `Host` header may hold besides this machine's.
     pub(crate) hosts: Vec<String>,
     pub(crate) limits: Limits,
+    pub(crate) sandbox: Sandbox,
+}
+
+/// How sessions are contained; what is not set keeps its default.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Sandbox {
+    /// Where sessions run that name no place.
+    pub(crate) place: Option<PlaceKind>,
+    /// Who may choose the bare host.
+    pub(crate) host_place: Option<HostPlace>,
+    /// A folder that holds a whole system, instead of the machine's own.
+    pub(crate) root: Option<PathBuf>,
+    /// The widest network that an agent's policy may name.
+    pub(crate) network: Option<MostNetwork>,
+    /// Ports of the machine's loopback that sandboxes may reach.
+    pub(crate) forwards: Vec<u16>,
+    /// Folders below which agents may mount.
+    pub(crate) mounts: Vec<PathBuf>,
+    pub(crate) limits: protocol::Bounds,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HostPlace {
+    Nobody,
+    Operator,
+    Everybody,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum MostNetwork {
+    None,
+    Allow,
+    Full,
+}
+
+impl Sandbox {
+    /// The variables that matter to tests and containers.
+    fn read(mut self, env: &Environment) -> Result<Self, Failure> {
+        if let Some(place) = env.parsed("OUTLAST_PLACE")? {
+            self.place = Some(place);
+        }
+        if let Some(text) = env.text("OUTLAST_SANDBOX_FORWARDS")? {
+            let ports: Result<_, _> = text.split(',').map(|port| port.trim().parse()).collect();
+            self.forwards = ports.map_err(|error| {
+                Failure::Usage(format!("OUTLAST_SANDBOX_FORWARDS must be ports with commas between: {error}"))
+            })?;
+        }
+        Ok(self)
+    }
 }
 
 /// An operator's bounds; what is not set keeps its default.
@@ -96,13 +149,16 @@ pub(crate) struct Limits {
     pub(crate) tenant_bytes: Option<u64>,
     pub(crate) tenant_events_per_sec: Option<u64>,
     pub(crate) idle_secs: Option<u64>,
+    pub(crate) orphan_secs: Option<u64>,
     pub(crate) reserve_bytes: Option<u64>,
     pub(crate) low_water_bytes: Option<u64>,
+    pub(crate) snapshot_bytes: Option<u64>,
+    pub(crate) snapshot_files: Option<u64>,
 }
 
 impl Limits {
     /// Every bound with its name in the file; `OUTLAST_` and the name in capitals is its variable.
-    fn named(&mut self) -> [(&'static str, &mut Option<u64>); 8] {
+    fn named(&mut self) -> [(&'static str, &mut Option<u64>); 11] {
         [
             ("live_sessions", &mut self.live_sessions),
             ("tenant_live_sessions", &mut self.tenant_live_sessions),
@@ -110,8 +166,11 @@ impl Limits {
             ("tenant_bytes", &mut self.tenant_bytes),
             ("tenant_events_per_sec", &mut self.tenant_events_per_sec),
             ("idle_secs", &mut self.idle_secs),
+            ("orphan_secs", &mut self.orphan_secs),
             ("reserve_bytes", &mut self.reserve_bytes),
             ("low_water_bytes", &mut self.low_water_bytes),
+            ("snapshot_bytes", &mut self.snapshot_bytes),
+            ("snapshot_files", &mut self.snapshot_files),
         ]
     }
 }
@@ -130,6 +189,7 @@ struct File {
     master_key_file: Option<PathBuf>,
     hosts: Vec<String>,
     limits: Limits,
+    sandbox: Sandbox,
 }
 
 /// The environment, read once.
@@ -255,6 +315,7 @@ impl ServerConfig {
             master_key,
             hosts: file.hosts,
             limits,
+            sandbox: file.sandbox.read(env)?,
         })
     }
 }

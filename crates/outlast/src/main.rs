@@ -99,6 +99,7 @@ async fn dispatch(command: &Command, config: &Config, term: &Term) -> Result<Exi
         Command::Rm(asked) => asking()?.rm(asked).await,
         Command::Rename { session, name } => asking()?.rename(session, name).await,
         Command::Answer(asked) => asking()?.answer(asked).await,
+        Command::Files { command } => asking()?.files(command).await,
         Command::Agent { command } => asking()?.agent(command, &config.environment).await,
         Command::Credential { command } => asking()?.credential(command, &config.environment).await,
         Command::Key { command } => asking()?.key(command).await,

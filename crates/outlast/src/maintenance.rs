@@ -21,17 +21,23 @@ const TICK: Duration = Duration::from_millis(200);
 
 pub(crate) fn backup(config: &Config, term: &Term, to: &Path) -> Result<Exit, Failure> {
     let mut ticker = Ticker::new(term);
+    // Before the journal is copied: what its copy names must still be there when the objects are.
+    session::hold_snapshots(&config.data)
+        .map_err(|error| Failure::Broken(format!("the snapshots cannot be read: {error}")))?;
     let result = journal::backup(&config.data, to, &mut |progress| ticker.tell(|| words(progress)));
     ticker.finish();
     result.map_err(|error| Failure::Broken(error.to_string()))?;
     session::copy_agents(&config.data, to).map_err(|error| {
         Failure::Broken(format!("the agents could not be copied to {}: {error}", to.display()))
     })?;
+    copy_snapshots(&config.data, to, to)?;
     match term.form {
         Form::Json => term.json(&json!({ "data": config.data, "backup": to }))?,
         Form::Text => {
             term.say(&format!("backed up to {}", to.display()))?;
-            term.note("it holds neither workspaces nor master.key; keep that key elsewhere");
+            term.note(
+                "it holds snapshots, but neither live workspaces nor master.key; keep that key elsewhere",
+            );
         }
     }
     Ok(Exit::Done)
@@ -45,6 +51,7 @@ pub(crate) fn restore(config: &Config, term: &Term, from: &Path) -> Result<Exit,
     session::copy_agents(from, &config.data).map_err(|error| {
         Failure::Broken(format!("the agents could not be copied from {}: {error}", from.display()))
     })?;
+    copy_snapshots(from, &config.data, from)?;
     match term.form {
         Form::Json => term.json(&json!({ "backup": from, "data": config.data }))?,
         Form::Text => {
@@ -53,6 +60,14 @@ pub(crate) fn restore(config: &Config, term: &Term, from: &Path) -> Result<Exit,
         }
     }
     Ok(Exit::Done)
+}
+
+/// Copies the snapshots that the journal in `named_by` names.
+fn copy_snapshots(from: &Path, to: &Path, named_by: &Path) -> Result<(), Failure> {
+    let ids = journal::snapshots_in(named_by).map_err(|error| Failure::Broken(error.to_string()))?;
+    session::copy_snapshots(from, to, &ids).map_err(|error| {
+        Failure::Broken(format!("the snapshots could not be copied to {}: {error}; try again", to.display()))
+    })
 }
 
 pub(crate) async fn audit(config: &Config, term: &Term, command: &AuditCommand) -> Result<Exit, Failure> {

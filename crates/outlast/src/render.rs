@@ -48,6 +48,8 @@ fn tint(paint: Paint, body: &Body, what: &str) -> String {
         | Body::PermissionAnswered(_)
         | Body::OccupantStarted(_)
         | Body::OccupantExited(_)
+        | Body::SnapshotTaken(_)
+        | Body::SnapshotRestored(_)
         | Body::Notice(_) => what.to_owned(),
     }
 }
@@ -90,6 +92,15 @@ fn summary(body: &Body) -> (&'static str, String) {
             let stderr =
                 exited.stderr.as_deref().map(|text| format!(": {}", text.trim_end())).unwrap_or_default();
             ("agent", format!("{how}{asked}{stderr}"))
+        }
+        Body::SnapshotTaken(taken) => {
+            let parts = [(taken.left_out, "left out"), (taken.torn, "changed meanwhile")];
+            let counted = parts.iter().filter(|(count, _)| *count > 0);
+            let rest: String = counted.map(|(count, what)| format!(", {count} {what}")).collect();
+            ("snapshot", format!("taken: {} files, {} bytes{rest}", taken.files, taken.bytes))
+        }
+        Body::SnapshotRestored(restored) => {
+            ("snapshot", format!("restored: {} files, {} bytes", restored.files, restored.bytes))
         }
         Body::Notice(notice) => match notice.level {
             Level::Info => ("notice", notice.text.clone()),
@@ -258,6 +269,8 @@ impl Conversation {
             | Body::PermissionAnswered(_)
             | Body::OccupantStarted(_)
             | Body::OccupantExited(_)
+            | Body::SnapshotTaken(_)
+            | Body::SnapshotRestored(_)
             | Body::Notice(_) => vec![],
         }
     }

@@ -139,6 +139,14 @@ impl Term {
         Ok(())
     }
 
+    /// Bytes as they are: a file's content.
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        out.write_all(bytes)?;
+        out.flush()?;
+        Ok(())
+    }
+
     /// Ends a line that was left open.
     pub(crate) fn finish_line(&self) -> Result<(), Failure> {
         if self.mid_line.get() { self.stream("\n") } else { Ok(()) }

@@ -3,10 +3,10 @@
 //! The copy keeps modes, times, links as links and empty folders; it shares blocks where the file system can.
 //! Sockets, pipes and devices are left out, and no link is ever followed. Everything here blocks.
 
-use crate::PlaceError;
+use crate::{Owner, PlaceError};
 use rustix::{
     fd::OwnedFd,
-    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps},
+    fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid},
 };
 use std::{
     ffi::{CStr, OsStr},
@@ -26,8 +26,13 @@ const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOF
 
 /// Copies the folder `from` to `to`, which must not be there; blocking. A failure leaves a part of it.
 pub fn tree(from: &Path, to: &Path) -> Result<(), PlaceError> {
+    tree_for(from, to, Owner::ourselves())
+}
+
+/// The same, for another owner.
+pub(crate) fn tree_for(from: &Path, to: &Path, owner: Owner) -> Result<(), PlaceError> {
     let limits = Left { entries: COPY_ENTRIES, bytes: COPY_BYTES, depth: COPY_DEPTH };
-    tree_within(from, to, limits)
+    tree_within(from, to, limits, owner)
 }
 
 /// What the copy may still take.
@@ -43,9 +48,11 @@ struct Copy {
     left: Left,
     /// Off after the first refusal: the file system of one folder does not change its mind.
     share_blocks: bool,
+    /// None when whoever copies keeps what is made.
+    owner: Option<(Uid, Gid)>,
 }
 
-fn tree_within(from: &Path, to: &Path, limits: Left) -> Result<(), PlaceError> {
+fn tree_within(from: &Path, to: &Path, limits: Left, owner: Owner) -> Result<(), PlaceError> {
     let source =
         rustix::fs::openat(CWD, from, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| match error {
@@ -54,9 +61,10 @@ fn tree_within(from: &Path, to: &Path, limits: Left) -> Result<(), PlaceError> {
             })?;
     let stat = rustix::fs::fstat(&source).map_err(|error| PlaceError::io("look at", from, error))?;
     let target = new_folder(CWD, to).map_err(|error| PlaceError::io("make", to, error))?;
-    let mut copy = Copy { limits, left: limits, share_blocks: true };
+    let owner = (owner != Owner::ourselves()).then(|| (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid)));
+    let mut copy = Copy { limits, left: limits, share_blocks: true, owner };
     copy.folder(&source, &target, from)?;
-    finish(&target, &stat).map_err(|error| PlaceError::io("set the mode of", to, error))
+    copy.finish(&target, &stat).map_err(|error| PlaceError::io("set the mode of", to, error))
 }
 
 impl Copy {
@@ -86,11 +94,18 @@ impl Copy {
                 let source = rustix::fs::openat(from, name, FOLDER, Mode::empty()).map_err(failed)?;
                 let target = new_folder(to, name).map_err(failed)?;
                 self.folder(&source, &target, path)?;
-                finish(&target, &stat).map_err(failed)
+                self.finish(&target, &stat).map_err(failed)
             }
             FileType::Symlink => {
                 let aim = rustix::fs::readlinkat(from, name, Vec::new()).map_err(failed)?;
-                rustix::fs::symlinkat(aim, to, name).map_err(failed)
+                rustix::fs::symlinkat(aim, to, name).map_err(failed)?;
+                match self.owner {
+                    Some((uid, gid)) => {
+                        rustix::fs::chownat(to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+                            .map_err(failed)
+                    }
+                    None => Ok(()),
+                }
             }
             FileType::RegularFile => self.file(from, to, name, path),
             FileType::Fifo
@@ -127,7 +142,22 @@ impl Copy {
         };
         self.left.bytes =
             self.left.bytes.checked_sub(copied).ok_or(PlaceError::TooLarge { limit: self.limits.bytes })?;
-        finish(&target, &stat).map_err(failed)
+        self.finish(&target, &stat).map_err(failed)
+    }
+
+    /// Owner, mode and times, last: a folder may be read-only, and filling it changes its time. Setuid and setgid are
+    /// dropped: they would lend the owner's rights.
+    fn finish(&self, fd: impl rustix::fd::AsFd, stat: &Stat) -> Result<(), rustix::io::Errno> {
+        if let Some((uid, gid)) = self.owner {
+            rustix::fs::fchown(&fd, Some(uid), Some(gid))?;
+        }
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(stat.st_mode & 0o1777))?;
+        let time = |sec, nsec| Timespec { tv_sec: sec, tv_nsec: nsec };
+        let times = Timestamps {
+            last_access: time(stat.st_atime, i64::try_from(stat.st_atime_nsec).unwrap_or(0)),
+            last_modification: time(stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+        };
+        rustix::fs::futimens(fd, &times)
     }
 }
 
@@ -139,16 +169,50 @@ fn new_folder<P: rustix::path::Arg + std::marker::Copy>(
     rustix::fs::openat(&parent, name, FOLDER, Mode::empty())
 }
 
-/// Mode and times, last: a folder may be read-only, and filling it changes its time. Setuid and setgid are
-/// dropped: they would lend the server's own rights.
-fn finish(fd: impl rustix::fd::AsFd, stat: &Stat) -> Result<(), rustix::io::Errno> {
-    rustix::fs::fchmod(&fd, Mode::from_raw_mode(stat.st_mode & 0o1777))?;
-    let time = |sec, nsec| Timespec { tv_sec: sec, tv_nsec: nsec };
-    let times = Timestamps {
-        last_access: time(stat.st_atime, i64::try_from(stat.st_atime_nsec).unwrap_or(0)),
-        last_modification: time(stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
-    };
-    rustix::fs::futimens(fd, &times)
+/// Gives a folder and everything in it to an owner, the folder itself last, following no link.
+pub(crate) fn hand_over(path: &Path, owner: Owner) -> Result<(), PlaceError> {
+    let failed = |error: rustix::io::Errno| PlaceError::io("change the owner of", path, error);
+    let folder = rustix::fs::openat(CWD, path, FOLDER, Mode::empty()).map_err(failed)?;
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    let mut open = vec![(folder, None)];
+    // Each folder is listed, its entries changed, and what lies below it put on the list.
+    while let Some((folder, listed)) = open.pop() {
+        let entries = match listed {
+            Some(entries) => entries,
+            None => Dir::read_from(&folder).map_err(failed)?,
+        };
+        let mut entries = entries;
+        let mut below = None;
+        for entry in entries.by_ref() {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    let stat =
+                        rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+                    FileType::from_raw_mode(stat.st_mode)
+                }
+                known => known,
+            };
+            if kind == FileType::Directory {
+                below = Some(rustix::fs::openat(&folder, name, FOLDER, Mode::empty()).map_err(failed)?);
+                break;
+            }
+            rustix::fs::chownat(&folder, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(failed)?;
+        }
+        match below {
+            Some(below) => {
+                open.push((folder, Some(entries)));
+                open.push((below, None));
+            }
+            None => rustix::fs::fchown(&folder, Some(uid), Some(gid)).map_err(failed)?,
+        }
+    }
+    Ok(())
 }
 
 /// Removes a folder and everything in it, read-only folders too, following no link.
@@ -246,7 +310,7 @@ mod tests {
         let mut number = 0;
         let mut copy = |limits| {
             number += 1;
-            tree_within(&from, &dir.path().join(number.to_string()), limits)
+            tree_within(&from, &dir.path().join(number.to_string()), limits, Owner::ourselves())
         };
         assert!(copy(fits).is_ok());
         assert!(matches!(copy(Left { entries: 3, ..fits }), Err(PlaceError::TooMany { limit: 3 })));

@@ -18,6 +18,11 @@ pub enum PlaceError {
     BadPath(String),
     #[error("{0:?} goes through a link or something else that is not a folder")]
     NotFolder(String),
+    #[error("all users that sandboxes can have are in use; end sessions that are not needed")]
+    NoOwner,
+    /// A process that should have been running is not there.
+    #[error("{why}")]
+    Lost { why: String },
     #[error("the folder holds more than {limit} entries")]
     TooMany { limit: usize },
     #[error("the folder holds more than {limit} bytes")]
@@ -48,6 +53,9 @@ pub enum SpawnError {
     BadText,
     #[error("the arguments and environment are larger than the system takes")]
     TooLarge,
+    /// The keeper did not start: the machine cannot give what the terms ask for. The message says what to do.
+    #[error(transparent)]
+    NoRoom(crate::keeper::KeeperError),
     #[error("the workspace has no home at {}", home.display())]
     NoHome { home: PathBuf },
     /// Present and executable, and yet the system would not run it: a script whose interpreter is missing, a

@@ -5,14 +5,14 @@
 
 use crate::PlaceError;
 use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags},
+    fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid},
     io::Errno,
 };
 use std::{
     ffi::OsStr,
     fs::File,
     io::Write,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Component, Path},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -29,8 +29,11 @@ pub(crate) fn write(home: &Path, id: &str, path: &str, content: &[u8]) -> Result
         Errno::NOENT => PlaceError::NoWorkspace(id.to_owned()),
         error => PlaceError::io("open", home, error),
     })?;
+    // What is made belongs to whom the workspace belongs.
+    let home = rustix::fs::fstat(&folder).map_err(failed("look at the workspace of"))?;
+    let owner = (Uid::from_raw(home.st_uid), Gid::from_raw(home.st_gid));
     for part in folders {
-        folder = enter(&folder, part).map_err(|error| match error {
+        folder = enter(&folder, part, owner).map_err(|error| match error {
             Errno::NOTDIR | Errno::LOOP | Errno::EXIST => PlaceError::NotFolder(path.to_owned()),
             error => PlaceError::io("open the folder of", path, error),
         })?;
@@ -52,6 +55,7 @@ pub(crate) fn write(home: &Path, id: &str, path: &str, content: &[u8]) -> Result
     );
     let written = file
         .write_all(content)
+        .and_then(|()| Ok(give(&file, owner)?))
         .and_then(|()| Ok(rustix::fs::fchmod(&file, mode)?))
         .and_then(|()| Ok(rustix::fs::renameat(&folder, &draft, &folder, *name)?));
     written.map_err(|error| {
@@ -76,15 +80,27 @@ fn parts(path: &str) -> Result<Vec<&OsStr>, PlaceError> {
 }
 
 /// Opens the folder `name` in `folder`, making it when it is missing.
-fn enter(folder: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+fn enter(folder: &OwnedFd, name: &OsStr, owner: (Uid, Gid)) -> Result<OwnedFd, Errno> {
     match rustix::fs::openat(folder, name, FOLDER, Mode::empty()) {
         Err(Errno::NOENT) => {}
         opened => return opened,
     }
     match rustix::fs::mkdirat(folder, name, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(Errno::EXIST) => rustix::fs::openat(folder, name, FOLDER, Mode::empty()),
+        Ok(()) => {
+            let made = rustix::fs::openat(folder, name, FOLDER, Mode::empty())?;
+            give(&made, owner)?;
+            Ok(made)
+        }
+        Err(Errno::EXIST) => rustix::fs::openat(folder, name, FOLDER, Mode::empty()),
         Err(error) => Err(error),
     }
+}
+
+fn give(fd: impl AsFd, (uid, gid): (Uid, Gid)) -> Result<(), Errno> {
+    if uid == rustix::process::geteuid() {
+        return Ok(());
+    }
+    rustix::fs::fchown(fd, Some(uid), Some(gid))
 }
 
 fn draft_name() -> String {

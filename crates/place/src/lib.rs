@@ -1,47 +1,57 @@
-//! Where an occupant's processes and files are. For now that is the bare host; sandboxes, containers and
-//! remote machines join the same closed set.
+//! Where an occupant's processes and files are: a workspace each, and the keeper that holds what runs in it.
 //!
-//! The session room calls this one: it makes a workspace, starts processes in it, and is handed numbered
-//! output that it acknowledges once recorded, so that a keeper can take the host's place without a change
-//! above. This room is the only one that spawns, and the only one with `unsafe`. It knows nothing of
-//! journals, sessions or agents, and it never follows a link out of a workspace.
+//! The session room calls this one: it makes a workspace, starts processes in it under terms that say how they are
+//! contained, and is handed numbered output that it acknowledges once recorded. Processes outlive the server; the
+//! next one takes them up by their [`Tie`]. This room is the only one that spawns. It knows nothing of journals,
+//! sessions or agents, and it never follows a link out of a workspace.
 
 mod copy;
 mod error;
 mod file;
 pub mod files;
-mod host;
 pub mod keeper;
+mod owner;
 mod process;
+mod room;
 pub mod snapshot;
-mod spawner;
+mod terms;
 #[cfg(test)]
 mod tests;
+mod workspaces;
 
 pub use copy::tree as copy_tree;
 pub use error::{PlaceError, SpawnError, StdinError};
-pub use host::Host;
-pub use process::{Chunk, Exit, Handle, Output, Process, READ_BYTES, STDIN_BYTES, Signal, Stdin};
-use protocol::PlaceKind;
+pub use owner::Owner;
+pub use process::{Chunk, Exit, Handle, Output, Process, STDIN_BYTES, Signal, Stdin};
+pub use room::{Hold, Known, Spawned, TakenUp, Tie};
+pub use terms::{HOME_INSIDE, Terms, Walls};
+
+use owner::Ids;
+use room::Rooms;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    time::Duration,
 };
+use workspaces::Workspaces;
 
-/// Where processes and files are. A closed set; more kinds come later.
+/// All workspaces of one data folder, and what runs in them. A cheap handle.
 #[derive(Debug, Clone)]
-pub enum Place {
-    Host(Host),
+pub struct Place {
+    workspaces: Workspaces,
+    rooms: Rooms,
 }
 
-/// A process to start, in the workspace's home.
-#[derive(Clone)]
+/// A process to start, in the workspace's home unless it says otherwise.
+#[derive(Clone, Default)]
 pub struct Spawn {
-    /// A bare name is looked up in `env`'s PATH, never the server's; a relative path lies below home.
+    /// A bare name is looked up in `env`'s PATH, never the server's; a relative path lies below `cwd`.
     pub program: String,
     pub args: Vec<String>,
     /// The whole environment.
     pub env: BTreeMap<String, String>,
+    /// As the process sees it; none is the home.
+    pub cwd: Option<String>,
 }
 
 impl std::fmt::Debug for Spawn {
@@ -52,58 +62,75 @@ impl std::fmt::Debug for Spawn {
 }
 
 impl Place {
-    pub fn kind(&self) -> PlaceKind {
-        match self {
-            Self::Host(_) => PlaceKind::Host,
-        }
+    /// Workspaces in `data/places`, keepers in `data/keepers`. A keeper whose server has not come back for `orphan`
+    /// ends its processes and itself.
+    pub fn new(data: &Path, orphan: Duration) -> Self {
+        let workspaces = Workspaces::new(data.join("places"), Ids::new(data));
+        Self { rooms: Rooms::new(data, orphan, workspaces.clone()), workspaces }
     }
 
-    /// Makes the workspace `id` as a private copy of `from`, whole or not at all.
-    pub async fn create(&self, id: &str, from: &Path) -> Result<(), PlaceError> {
-        match self {
-            Self::Host(host) => host.create(id, from).await,
-        }
+    /// Makes the workspace `id` as a private copy of `from`, whole or not at all. In a sandbox it gets an owner that
+    /// no other workspace has, where the server may give one.
+    pub async fn create(&self, id: &str, from: &Path, walls: Walls) -> Result<(), PlaceError> {
+        self.workspaces.create(id, from, walls).await
+    }
+
+    /// An owner for a workspace that the caller makes itself; the workspace's own when it is there.
+    pub async fn owner(&self, id: &str, walls: Walls) -> Result<Owner, PlaceError> {
+        self.workspaces.owner(id, walls).await
     }
 
     pub async fn exists(&self, id: &str) -> bool {
-        match self {
-            Self::Host(host) => host.exists(id).await,
-        }
+        self.workspaces.exists(id).await
+    }
+
+    /// Where the workspace's files are on this machine.
+    pub fn folder(&self, id: &str) -> PathBuf {
+        self.workspaces.folder(id)
     }
 
     /// The path that processes see as their home and start in.
-    pub fn home(&self, id: &str) -> PathBuf {
-        match self {
-            Self::Host(host) => host.home(id),
+    pub fn home(&self, id: &str, walls: Walls) -> PathBuf {
+        match walls {
+            Walls::None => self.folder(id),
+            Walls::Sandbox => PathBuf::from(HOME_INSIDE),
         }
     }
 
     /// Writes one file below home, whole or not at all, making its folders. A link in the file's own place is
     /// replaced; a link among its folders is refused.
     pub async fn write_file(&self, id: &str, path: &str, content: &[u8]) -> Result<(), PlaceError> {
-        match self {
-            Self::Host(host) => host.write_file(id, path, content).await,
-        }
+        self.workspaces.write_file(id, path, content).await
     }
 
-    /// Starts a process. It dies with the [`Handle`] and, on the host, with the server.
-    pub async fn spawn(&self, id: &str, spawn: Spawn) -> Result<Process, SpawnError> {
-        match self {
-            Self::Host(host) => host.spawn(id, spawn).await,
-        }
+    /// Starts a process in the workspace's room, which is opened on these terms when nothing runs in it. What was
+    /// started and never taken from the result ends by itself.
+    pub async fn spawn(&self, id: &str, spawn: Spawn, terms: Terms) -> Result<Spawned, SpawnError> {
+        self.rooms.spawn(id, spawn, terms).await
+    }
+
+    /// Takes up a process that this server or another one started; its output is read on from `stdout`.
+    pub async fn take_up(&self, id: &str, tie: &Tie, stdout: u64) -> Result<TakenUp, PlaceError> {
+        self.rooms.take_up(id, tie, stdout).await
+    }
+
+    /// Is anything running in the workspace that this server knows of?
+    pub async fn is_occupied(&self, id: &str) -> bool {
+        self.rooms.is_occupied(id).await
+    }
+
+    /// Ends what a stopped server left running and nobody is tied to. For the server's start, before any spawn.
+    pub async fn adopt(&self, known: Known) {
+        self.rooms.adopt(known).await;
     }
 
     /// Removes the workspace; one that is not there is removed already.
     pub async fn destroy(&self, id: &str) -> Result<(), PlaceError> {
-        match self {
-            Self::Host(host) => host.destroy(id).await,
-        }
+        self.workspaces.destroy(id).await
     }
 
     /// Removes what a killed server left half made or half removed. For the server's start, before any create.
     pub async fn sweep(&self) -> Result<(), PlaceError> {
-        match self {
-            Self::Host(host) => host.sweep().await,
-        }
+        self.workspaces.sweep().await
     }
 }

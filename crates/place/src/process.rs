@@ -1,31 +1,14 @@
-//! A running process: numbered output, bounded input, signals to its group, and its end.
+//! A running process: numbered output, bounded input, signals to its tree, and its end.
 //!
-//! An idle process holds no buffer: output is read into a thread's scratch space once there is some.
+//! Each is held by a keeper, which outlives the server: dropping any of these ends nothing.
 
 use crate::{
     StdinError,
     keeper::{KeptHandle, KeptInput, KeptOutput},
-    spawner::Spawner,
 };
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use protocol::Seq;
-use rustix::process::{Pid, WaitId, WaitIdOptions};
-use std::{
-    cell::RefCell,
-    collections::VecDeque,
-    io,
-    os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    net::unix::pipe,
-    sync::Notify,
-    task::JoinHandle,
-};
 
-/// The most that one [`Chunk`] holds: what a pipe holds.
-pub const READ_BYTES: usize = 64 * 1024;
 /// Input that may wait for a process that is not reading: a whole line and the next one's beginning.
 pub const STDIN_BYTES: usize = protocol::limits::LINE_BYTES + 1024 * 1024;
 
@@ -49,253 +32,43 @@ pub struct Chunk {
 
 /// One stream of a process's output.
 #[derive(Debug)]
-pub struct Output {
-    source: OutputSource,
-}
-
-#[derive(Debug)]
-enum OutputSource {
-    Pipe(PipeOutput),
-    Kept(KeptOutput),
-}
-
-#[derive(Debug)]
-struct PipeOutput {
-    pipe: Option<pipe::Receiver>,
-    offset: u64,
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
-}
+pub struct Output(pub(crate) KeptOutput);
 
 impl Output {
-    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
-        let pipe = PipeOutput { pipe: Some(pipe::Receiver::from_owned_fd(fd)?), offset: 0 };
-        Ok(Self { source: OutputSource::Pipe(pipe) })
-    }
-
-    pub(crate) fn kept(output: KeptOutput) -> Self {
-        Self { source: OutputSource::Kept(output) }
-    }
-
     /// The next output; waits for it, `None` at the end. Cancel-safe: what was not returned was not read.
     pub async fn next(&mut self) -> Option<Chunk> {
-        match &mut self.source {
-            OutputSource::Pipe(pipe) => pipe.next().await,
-            OutputSource::Kept(kept) => kept.next().await,
-        }
+        self.0.next().await
     }
 
-    /// Everything below `upto` is recorded, and the place may forget it. The host forgets as it goes.
+    /// Everything below `upto` is recorded, and the keeper may forget it.
     pub fn ack(&self, upto: u64) {
-        match &self.source {
-            OutputSource::Pipe(pipe) => {
-                debug_assert!(upto <= pipe.offset, "acknowledged what was never read");
-            }
-            OutputSource::Kept(kept) => kept.ack(upto),
-        }
-    }
-}
-
-impl PipeOutput {
-    async fn next(&mut self) -> Option<Chunk> {
-        loop {
-            let pipe = self.pipe.as_ref()?;
-            let read = match pipe.readable().await {
-                Ok(()) => SCRATCH.with_borrow_mut(|scratch| {
-                    pipe.try_read(scratch).map(|length| Bytes::copy_from_slice(&scratch[..length]))
-                }),
-                Err(error) => Err(error),
-            };
-            match read {
-                Ok(bytes) if bytes.is_empty() => self.pipe = None,
-                Ok(bytes) => {
-                    let offset = self.offset;
-                    self.offset += bytes.len() as u64;
-                    return Some(Chunk { offset, bytes });
-                }
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "a process's output cannot be read; taken as its end");
-                    self.pipe = None;
-                }
-            }
-        }
+        self.0.ack(upto);
     }
 }
 
 /// A process's input.
 #[derive(Debug)]
-pub struct Stdin {
-    sink: StdinSink,
-}
-
-#[derive(Debug)]
-enum StdinSink {
-    Pipe(PipeInput),
-    Kept(KeptInput),
-}
-
-#[derive(Debug)]
-struct PipeInput {
-    shared: Arc<Shared>,
-    writer: JoinHandle<()>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    queue: Mutex<Queue>,
-    more: Notify,
-}
-
-#[derive(Debug)]
-struct Queue {
-    /// Gone once the process closed its end, or everything before [`Stdin::close`] was written.
-    pipe: Option<Arc<pipe::Sender>>,
-    waiting: VecDeque<Bytes>,
-    bytes: usize,
-    closing: bool,
-}
-
-impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        // A panic while it was held leaves a queue that is still a queue.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Queue {
-    /// Writes until the pipe is full or nothing waits.
-    fn write(&mut self) {
-        while let (Some(pipe), Some(front)) = (&self.pipe, self.waiting.front_mut()) {
-            match pipe.try_write(front) {
-                Ok(written) => {
-                    front.advance(written);
-                    self.bytes -= written;
-                    if front.is_empty() {
-                        self.waiting.pop_front();
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => self.shut(),
-            }
-        }
-        if self.closing {
-            self.shut();
-        }
-    }
-
-    fn shut(&mut self) {
-        self.pipe = None;
-        self.waiting = VecDeque::new();
-        self.bytes = 0;
-    }
-}
+pub struct Stdin(pub(crate) KeptInput);
 
 impl Stdin {
-    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
-        let pipe = Some(Arc::new(pipe::Sender::from_owned_fd(fd)?));
-        let queue = Queue { pipe, waiting: VecDeque::new(), bytes: 0, closing: false };
-        let shared = Arc::new(Shared { queue: Mutex::new(queue), more: Notify::new() });
-        let writer = tokio::spawn(write_rest(Arc::clone(&shared)));
-        Ok(Self { sink: StdinSink::Pipe(PipeInput { shared, writer }) })
-    }
-
-    pub(crate) fn kept(input: KeptInput) -> Self {
-        Self { sink: StdinSink::Kept(input) }
-    }
-
-    /// Takes `bytes` whole or not at all, and never waits. `number` is the journal seq that they belong to. On the
-    /// host it never goes back; a keeper knows by it what it has taken already, so there each is larger than the
-    /// last.
+    /// Takes `bytes` whole or not at all, and never waits. Each `number` is larger than the last: the keeper knows by
+    /// it what it has taken already, from this server or the one before.
     pub fn send(&self, number: Seq, bytes: Bytes) -> Result<(), StdinError> {
-        match &self.sink {
-            StdinSink::Pipe(pipe) => pipe.send(number, bytes),
-            StdinSink::Kept(kept) => kept.send(number, bytes),
-        }
+        self.0.send(number, bytes)
+    }
+
+    /// The last number that the keeper has, as far as it is known here; zero before the first.
+    pub fn taken(&self) -> Seq {
+        self.0.taken()
     }
 
     /// Ends the input once everything taken is written.
     pub fn close(&self) {
-        match &self.sink {
-            StdinSink::Pipe(pipe) => pipe.close(),
-            StdinSink::Kept(kept) => kept.close(),
-        }
+        self.0.close();
     }
 }
 
-impl PipeInput {
-    fn send(&self, number: Seq, bytes: Bytes) -> Result<(), StdinError> {
-        let mut queue = self.shared.queue();
-        if queue.pipe.is_none() || queue.closing {
-            return Err(StdinError::Closed);
-        }
-        if queue.bytes + bytes.len() > STDIN_BYTES {
-            tracing::debug!(number, waiting = queue.bytes, "input refused: the process is not reading");
-            return Err(StdinError::Full);
-        }
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        queue.bytes += bytes.len();
-        queue.waiting.push_back(bytes);
-        // An empty pipe takes it here and now, without a task switch.
-        if queue.waiting.len() == 1 {
-            queue.write();
-        }
-        let rest = !queue.waiting.is_empty();
-        drop(queue);
-        if rest {
-            self.shared.more.notify_one();
-        }
-        Ok(())
-    }
-
-    fn close(&self) {
-        let mut queue = self.shared.queue();
-        queue.closing = true;
-        queue.write();
-        drop(queue);
-        self.shared.more.notify_one();
-    }
-}
-
-impl Drop for PipeInput {
-    /// Ends the input now; what waits is lost.
-    fn drop(&mut self) {
-        self.shared.queue().shut();
-        self.writer.abort();
-    }
-}
-
-/// The writer task: ends with the pipe, or is aborted with its [`Stdin`].
-async fn write_rest(shared: Arc<Shared>) {
-    loop {
-        let pipe = {
-            let queue = shared.queue();
-            match &queue.pipe {
-                None => return,
-                Some(pipe) if !queue.waiting.is_empty() => Some(Arc::clone(pipe)),
-                Some(_) => None,
-            }
-        };
-        match pipe {
-            None => shared.more.notified().await,
-            Some(pipe) => {
-                if pipe.writable().await.is_err() {
-                    shared.queue().shut();
-                    return;
-                }
-                shared.queue().write();
-            }
-        }
-    }
-}
-
-/// What can be sent to a process and everything it started in its group.
+/// What can be sent to a process and everything it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     Interrupt,
@@ -317,74 +90,20 @@ impl Signal {
     }
 }
 
-/// How a process ended: by itself with a code, or by a signal. Neither when the system would not say.
+/// How a process ended: by itself with a code, or by a signal. Neither when its keeper was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
 }
 
-/// A process and what it started. On the host, dropping it kills both; a keeper's processes outlive it.
+/// A process and what it started.
 #[derive(Debug)]
-pub struct Handle {
-    grip: Grip,
-}
-
-#[derive(Debug)]
-enum Grip {
-    Child(Child),
-    Kept(KeptHandle),
-}
-
-/// A child of this process, and its group.
-#[derive(Debug)]
-struct Child {
-    pid: Pid,
-    /// Taken only by drop.
-    pidfd: Option<AsyncFd<OwnedFd>>,
-    exit: Option<Exit>,
-    spawner: Spawner,
-}
+pub struct Handle(pub(crate) KeptHandle);
 
 impl Handle {
-    #[expect(unsafe_code, reason = "tokio asks for a promise that the type keeps")]
-    pub(crate) fn new(pid: Pid, pidfd: OwnedFd, spawner: Spawner) -> io::Result<Self> {
-        // SAFETY: an `OwnedFd` returns the same open descriptor for as long as it lives, and the `AsyncFd`
-        // owns it until it is deregistered.
-        let registered = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) };
-        match registered {
-            Ok(pidfd) => {
-                let child = Child { pid, pidfd: Some(pidfd), exit: None, spawner };
-                Ok(Self { grip: Grip::Child(child) })
-            }
-            Err(error) => {
-                let (pidfd, error) = error.into_parts();
-                let _ = rustix::process::kill_process_group(pid, Signal::Kill.number());
-                spawner.reap(pidfd);
-                Err(error)
-            }
-        }
-    }
-
-    pub(crate) fn kept(handle: KeptHandle) -> Self {
-        Self { grip: Grip::Kept(handle) }
-    }
-
-    /// The process's number, which is also its group's, where it is a child of this process. Its own until the
-    /// handle is dropped.
-    pub fn id(&self) -> Option<u32> {
-        match &self.grip {
-            Grip::Child(child) => Some(child.pid.as_raw_nonzero().get().cast_unsigned()),
-            Grip::Kept(_) => None,
-        }
-    }
-
-    /// Signals the whole group, also what is left of it after the process has ended.
     pub fn signal(&self, signal: Signal) {
-        match &self.grip {
-            Grip::Child(child) => child.signal(signal),
-            Grip::Kept(kept) => kept.signal(signal),
-        }
+        self.0.signal(signal);
     }
 
     pub fn kill(&self) {
@@ -393,55 +112,6 @@ impl Handle {
 
     /// Waits for the process's end, whoever else still holds its pipes. Cancel-safe; the same answer each time.
     pub async fn wait(&mut self) -> Exit {
-        match &mut self.grip {
-            Grip::Child(child) => child.wait().await,
-            Grip::Kept(kept) => kept.wait().await,
-        }
-    }
-}
-
-impl Child {
-    fn signal(&self, signal: Signal) {
-        // The process is not reaped before drop, so that the group's number cannot be another's. The only
-        // error left is a group of which nobody may be signalled any more.
-        let _ = rustix::process::kill_process_group(self.pid, signal.number());
-    }
-
-    async fn wait(&mut self) -> Exit {
-        if let Some(exit) = self.exit {
-            return exit;
-        }
-        let exit = match &self.pidfd {
-            Some(pidfd) => ended(pidfd).await,
-            None => Exit { code: None, signal: None },
-        };
-        *self.exit.insert(exit)
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        self.signal(Signal::Kill);
-        if let Some(pidfd) = self.pidfd.take() {
-            self.spawner.reap(pidfd.into_inner());
-        }
-    }
-}
-
-async fn ended(pidfd: &AsyncFd<OwnedFd>) -> Exit {
-    loop {
-        let Ok(mut ready) = pidfd.readable().await else {
-            return Exit { code: None, signal: None };
-        };
-        // NOWAIT: looked at, not reaped.
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        match rustix::process::waitid(WaitId::PidFd(pidfd.get_ref().as_fd()), options) {
-            Ok(Some(status)) => {
-                return Exit { code: status.exit_status(), signal: status.terminating_signal() };
-            }
-            Ok(None) | Err(rustix::io::Errno::INTR) => ready.clear_ready(),
-            // Reaped by somebody else: a server started with SIGCHLD ignored.
-            Err(_) => return Exit { code: None, signal: None },
-        }
+        self.0.wait().await
     }
 }

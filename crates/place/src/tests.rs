@@ -1,13 +1,52 @@
-//! The host with real processes. What waits, waits for output, an end or a descriptor; nothing sleeps.
+//! Workspaces and rooms on the bare host, with real processes. What waits, waits for output, an end or a descriptor;
+//! nothing sleeps.
 
-use crate::{Exit, Host, Place, PlaceError, Process, STDIN_BYTES, Signal, Spawn, SpawnError, StdinError};
+use crate::{
+    Exit, Hold, Known, Place, PlaceError, Process, STDIN_BYTES, Signal, Spawn, SpawnError, Spawned,
+    StdinError, Terms, Tie, Walls,
+};
 use bytes::Bytes;
 use rustix::process::{Pid, PidfdFlags};
 use std::{
     collections::BTreeMap,
+    ops::{Deref, DerefMut},
     os::unix::fs::{PermissionsExt, symlink},
     path::Path,
+    time::Duration,
 };
+
+/// Keepers that a failed test leaves end by themselves.
+const ORPHAN: Duration = Duration::from_secs(20);
+
+/// A process that ends with the test.
+#[derive(Debug)]
+struct Running {
+    process: Process,
+    hold: Hold,
+}
+
+impl Deref for Running {
+    type Target = Process;
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
+impl From<Spawned> for Running {
+    fn from(Spawned { process, hold }: Spawned) -> Self {
+        Self { process, hold }
+    }
+}
+
+async fn start(place: &Place, id: &str, spawn: Spawn) -> Result<Running, SpawnError> {
+    place.spawn(id, spawn, Terms::host()).await.map(Running::from)
+}
 
 struct Fixture {
     dir: tempfile::TempDir,
@@ -18,17 +57,17 @@ impl Fixture {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("agent")).unwrap();
-        let place = Place::Host(Host::new(dir.path().join("work")));
-        place.create("s", &dir.path().join("agent")).await.unwrap();
+        let place = Place::new(dir.path(), ORPHAN);
+        place.create("s", &dir.path().join("agent"), Walls::None).await.unwrap();
         Self { dir, place }
     }
 
-    async fn sh(&self, script: &str) -> Process {
-        self.place.spawn("s", sh(script)).await.unwrap()
+    async fn sh(&self, script: &str) -> Running {
+        start(&self.place, "s", sh(script)).await.unwrap()
     }
 
     fn home(&self) -> std::path::PathBuf {
-        self.place.home("s")
+        self.place.folder("s")
     }
 }
 
@@ -37,6 +76,7 @@ fn sh(script: &str) -> Spawn {
         program: "sh".to_owned(),
         args: vec!["-c".to_owned(), script.to_owned()],
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+        cwd: None,
     }
 }
 
@@ -98,7 +138,7 @@ async fn it_starts_at_home_with_only_what_it_was_given() {
     let mut spawn =
         sh("pwd; /usr/bin/env; ls -l /proc/self/fd; grep Sig /proc/self/status; ps -o pgid= -p $$; echo $$");
     spawn.env.insert("GIVEN".to_owned(), "yes".to_owned());
-    let mut process = fixture.place.spawn("s", spawn).await.unwrap();
+    let mut process = start(&fixture.place, "s", spawn).await.unwrap();
     let text = all(&mut process.stdout).await;
     let mut lines = text.lines();
     let home = std::fs::canonicalize(fixture.home()).unwrap();
@@ -119,7 +159,6 @@ async fn it_starts_at_home_with_only_what_it_was_given() {
     }
     let last: Vec<&str> = text.lines().rev().take(2).map(str::trim).collect();
     assert_eq!(last[0], last[1], "leads its own group");
-    assert_eq!(last[0], process.handle.id().unwrap().to_string());
 }
 
 #[tokio::test]
@@ -145,9 +184,9 @@ async fn programs_are_found_in_the_given_path_only() {
     }
     let spawn = |program: &str, path: Option<&str>| {
         let env = path.map(|path| ("PATH".to_owned(), path.to_owned())).into_iter().collect();
-        let spawn = Spawn { program: program.to_owned(), args: vec![], env };
+        let spawn = Spawn { program: program.to_owned(), env, ..Spawn::default() };
         let place = fixture.place.clone();
-        async move { place.spawn("s", spawn).await }
+        async move { start(&place, "s", spawn).await }
     };
     for (program, path) in [
         ("./bin/tool", None),
@@ -175,7 +214,7 @@ async fn programs_are_found_in_the_given_path_only() {
     for bad in ["", "../sh", "./../sh", "a/../../sh", "..", "x/", "a\0b"] {
         assert!(matches!(spawn(bad, Some("/bin")).await, Err(SpawnError::BadProgram { .. })), "{bad:?}");
     }
-    assert!(matches!(fixture.place.spawn("none", sh("true")).await, Err(SpawnError::NoHome { .. })));
+    assert!(matches!(start(&fixture.place, "none", sh("true")).await, Err(SpawnError::NoHome { .. })));
 }
 
 #[tokio::test]
@@ -186,12 +225,12 @@ async fn large_environments_and_arguments() {
     // The kernel takes 128 KiB in one string.
     spawn.env.insert("A".to_owned(), "x".repeat(100_000));
     spawn.env.insert("B".to_owned(), "x".repeat(100_000));
-    let mut process = fixture.place.spawn("s", spawn.clone()).await.unwrap();
+    let mut process = start(&fixture.place, "s", spawn.clone()).await.unwrap();
     assert_eq!(all(&mut process.stdout).await, "100000 100000 100000\n");
     spawn.env.insert("C".to_owned(), "x".repeat(200_000));
-    assert!(matches!(fixture.place.spawn("s", spawn.clone()).await, Err(SpawnError::TooLarge)));
+    assert!(matches!(start(&fixture.place, "s", spawn.clone()).await, Err(SpawnError::TooLarge)));
     spawn.env.insert("C".to_owned(), "a\0b".to_owned());
-    assert!(matches!(fixture.place.spawn("s", spawn).await, Err(SpawnError::BadText)));
+    assert!(matches!(start(&fixture.place, "s", spawn).await, Err(SpawnError::BadText)));
 }
 
 #[tokio::test]
@@ -228,18 +267,91 @@ async fn the_whole_group_is_signalled_even_after_its_leader_ended() {
 }
 
 #[tokio::test]
-async fn a_dropped_handle_kills_and_reaps() {
+async fn a_dropped_hold_ends_the_process_and_a_left_one_can_be_taken_up() {
     let fixture = Fixture::new().await;
-    let mut process = fixture.sh("echo $$; exec sleep 1000").await;
-    let pid = line(&mut process).await;
-    drop(process);
+    let mut dropped = fixture.sh("echo $$; exec sleep 1000").await;
+    let pid = line(&mut dropped).await;
+    drop(dropped);
     gone(&pid).await;
-    // A zombie would keep its number; the next process is started after the reaping by the same thread.
-    let mut next = fixture.sh("true").await;
-    next.handle.wait().await;
-    while Path::new(&format!("/proc/{pid}")).exists() {
-        tokio::task::yield_now().await;
+
+    let mut left = fixture.sh("cat; echo end; exec sleep 1000").await;
+    left.stdin.send(1, Bytes::from_static(b"one\n")).unwrap();
+    assert_eq!(line(&mut left).await, "one");
+    let tie = left.hold.tie().clone();
+    left.hold.leave();
+    drop(left.process);
+    drop(fixture.place);
+
+    let place = Place::new(fixture.dir.path(), ORPHAN);
+    place.adopt(Known::from([(tie.keeper.clone(), [tie.process].into())])).await;
+    let mut found = place.take_up("s", &tie, 2).await.unwrap();
+    assert_eq!((found.input_taken, found.frozen, found.exit), (1, false, None));
+    assert!(place.is_occupied("s").await);
+    found.process.stdin.send(1, Bytes::from_static(b"again\n")).unwrap();
+    found.process.stdin.send(2, Bytes::from_static(b"two\n")).unwrap();
+    found.process.stdin.close();
+    let mut text = String::new();
+    while !text.ends_with("end\n") {
+        text.push_str(std::str::from_utf8(&found.process.stdout.next().await.unwrap().bytes).unwrap());
     }
+    assert_eq!(text, "e\ntwo\nend\n", "read on from an offset; an input that was taken is not given twice");
+    found.hold.end().await;
+    assert!(!place.is_occupied("s").await);
+    let again = place.take_up("s", &tie, 2).await;
+    assert!(matches!(again, Err(PlaceError::Lost { .. })), "{again:?}");
+    assert_eq!(std::fs::read_dir(fixture.dir.path().join("keepers")).unwrap().count(), 0, "no folder stays");
+}
+
+#[tokio::test]
+async fn a_room_is_shared_and_closes_after_the_last() {
+    let fixture = Fixture::new().await;
+    let mut one = fixture.sh("echo $$; exec sleep 1000").await;
+    let mut two = fixture.sh("echo $$; exec sleep 1000").await;
+    assert_eq!(one.hold.tie().keeper, two.hold.tie().keeper);
+    let (first, second) = (line(&mut one).await, line(&mut two).await);
+    one.hold.end().await;
+    gone(&first).await;
+    assert!(Path::new(&format!("/proc/{second}")).exists());
+    two.hold.end().await;
+    gone(&second).await;
+    assert!(!fixture.place.is_occupied("s").await);
+}
+
+#[tokio::test]
+async fn strays_are_ended_at_the_start() {
+    let fixture = Fixture::new().await;
+    let mut known = fixture.sh("echo $$; exec sleep 1000").await;
+    let mut unknown = fixture.sh("echo $$; exec sleep 1000").await;
+    let agent = fixture.dir.path().join("agent");
+    fixture.place.create("t", &agent, Walls::None).await.unwrap();
+    let mut stray = start(&fixture.place, "t", sh("echo $$; exec sleep 1000")).await.unwrap();
+    let pids = (line(&mut known).await, line(&mut unknown).await, line(&mut stray).await);
+    let tie: Tie = known.hold.tie().clone();
+    for left in [known, unknown, stray] {
+        left.hold.leave();
+    }
+    drop(fixture.place);
+
+    let place = Place::new(fixture.dir.path(), ORPHAN);
+    place.adopt(Known::from([(tie.keeper.clone(), [tie.process].into())])).await;
+    gone(&pids.2).await;
+    let found = place.take_up("s", &tie, 0).await.unwrap();
+    gone(&pids.1).await;
+    assert!(Path::new(&format!("/proc/{}", pids.0)).exists());
+    found.hold.end().await;
+}
+
+#[tokio::test]
+async fn a_process_stands_still_and_goes_on() {
+    let fixture = Fixture::new().await;
+    let mut process = fixture.sh("while read line; do echo $line; done").await;
+    if !process.hold.keeper().can_freeze() {
+        return eprintln!("SKIPPED: nothing can be frozen on this machine");
+    }
+    process.hold.freeze().await.unwrap();
+    process.stdin.send(1, Bytes::from_static(b"thawed\n")).unwrap();
+    process.hold.thaw().await.unwrap();
+    assert_eq!(line(&mut process).await, "thawed");
 }
 
 #[tokio::test]
@@ -276,7 +388,8 @@ async fn input_to_a_process_that_closed_it_is_refused() {
 #[tokio::test]
 async fn waiting_for_output_can_be_given_up() {
     let fixture = Fixture::new().await;
-    let mut process = fixture.sh("cat").await;
+    let mut running = fixture.sh("cat").await;
+    let process = &mut running.process;
     {
         let mut next = std::pin::pin!(process.stdout.next());
         assert!(futures_poll(next.as_mut()).await.is_none());
@@ -309,18 +422,24 @@ async fn workspaces_are_made_whole_once_and_removed() {
     let fixture = Fixture::new().await;
     let agent = fixture.dir.path().join("agent");
     assert!(fixture.place.exists("s").await);
-    assert!(matches!(fixture.place.create("s", &agent).await, Err(PlaceError::Exists(_))));
+    assert!(matches!(fixture.place.create("s", &agent, Walls::None).await, Err(PlaceError::Exists(_))));
     for bad in ["", ".", "..", ".hidden", "a/b", "a\0"] {
-        assert!(matches!(fixture.place.create(bad, &agent).await, Err(PlaceError::BadId(_))), "{bad:?}");
+        assert!(
+            matches!(fixture.place.create(bad, &agent, Walls::None).await, Err(PlaceError::BadId(_))),
+            "{bad:?}"
+        );
         assert!(!fixture.place.exists(bad).await);
     }
-    let missing = fixture.place.create("t", Path::new("/no/such/folder")).await;
+    let missing = fixture.place.create("t", Path::new("/no/such/folder"), Walls::None).await;
     assert!(matches!(missing, Err(PlaceError::NoSource(_))));
     assert!(!fixture.place.exists("t").await);
-    let at_once = tokio::join!(fixture.place.create("t", &agent), fixture.place.create("t", &agent));
+    let at_once = tokio::join!(
+        fixture.place.create("t", &agent, Walls::None),
+        fixture.place.create("t", &agent, Walls::None)
+    );
     assert!(at_once.0.is_ok() != at_once.1.is_ok(), "{at_once:?}");
 
-    let root = fixture.dir.path().join("work");
+    let root = fixture.dir.path().join("places");
     std::fs::create_dir(root.join(".unfinished-x-1-1")).unwrap();
     fixture.place.sweep().await.unwrap();
     fixture.place.destroy("s").await.unwrap();
@@ -359,45 +478,4 @@ async fn files_are_written_below_home_only() {
     assert!(matches!(fixture.place.write_file("no", "x", b"").await, Err(PlaceError::NoWorkspace(_))));
     assert_eq!(std::fs::read(outside.join("file")).unwrap(), b"theirs");
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
-}
-
-const VICTIM: &str = "OUTLAST_PLACE_TEST_VICTIM";
-
-/// Not a test of its own: the server that the next one kills.
-#[tokio::test]
-#[ignore = "started by a_killed_server_leaves_no_agent_behind"]
-#[expect(clippy::disallowed_methods, reason = "how the test below tells its helper where to work")]
-async fn a_server_to_be_killed() {
-    let Ok(dir) = std::env::var(VICTIM) else { return };
-    let dir = Path::new(&dir);
-    std::fs::create_dir(dir.join("agent")).unwrap();
-    let place = Place::Host(Host::new(dir.join("work")));
-    place.create("s", &dir.join("agent")).await.unwrap();
-    let mut process = place.spawn("s", sh("echo $$; trap '' TERM HUP; exec sleep 1000")).await.unwrap();
-    let pid = line(&mut process).await;
-    println!("agent={pid}");
-    std::future::pending::<()>().await;
-}
-
-#[tokio::test]
-#[expect(clippy::disallowed_methods, reason = "the killed server must be a process of its own")]
-async fn a_killed_server_leaves_no_agent_behind() {
-    use std::io::BufRead;
-    let dir = tempfile::tempdir().unwrap();
-    let mut server = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "tests::a_server_to_be_killed", "--ignored", "--nocapture"])
-        .env(VICTIM, dir.path())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let output = std::io::BufReader::new(server.stdout.take().unwrap());
-    let pid = output
-        .lines()
-        .map_while(Result::ok)
-        .find_map(|line| line.split_once("agent=").map(|(_, pid)| pid.trim().to_owned()))
-        .unwrap();
-    assert!(Path::new(&format!("/proc/{pid}")).exists());
-    server.kill().unwrap();
-    server.wait().unwrap();
-    gone(&pid).await;
 }

@@ -1,6 +1,6 @@
 //! Agents as they are deployed: a folder with an `agent.toml`.
 
-use crate::{AgentName, Rule, Tenant, Timestamp, Usd, Verdict};
+use crate::{AgentName, Policy, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -42,39 +42,6 @@ pub enum McpDelivery {
     Session,
     /// The agent reads `.mcp.json` itself: its workspace's copy is the merged one.
     File,
-}
-
-/// What an agent may do unasked.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Policy {
-    /// Seconds a turn may take; none means no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub turn_secs: Option<u64>,
-    /// Steps of one turn: what the agent does between two results of its tools.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub turn_steps: Option<u32>,
-    /// What one turn may cost, as far as the agent tells.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub turn_cost_usd: Option<Usd>,
-    /// What all turns of a session may cost.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub session_cost_usd: Option<Usd>,
-    /// Tokens, read and written, of all turns of a session.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub session_tokens: Option<u64>,
-    /// Turns of a session.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub session_turns: Option<u64>,
-    /// What becomes of a permission request that no rule is about.
-    pub permissions: Verdict,
-    /// Seconds a permission request stays open; then it is answered as cancelled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub permission_secs: Option<u64>,
-    /// The first one that fits decides.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<Rule>,
 }
 
 /// A deployed agent.

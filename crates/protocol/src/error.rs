@@ -39,6 +39,14 @@ codes! {
     CredentialNotFound = "credential_not_found",
     KeyNotFound = "key_not_found",
     PermissionNotFound = "permission_not_found",
+    /// The session's workspace holds nothing of that name.
+    FileNotFound = "file_not_found",
+    /// The path leaves the workspace, or what it names is not what the call is about.
+    BadPath = "bad_path",
+    /// The session's files are in a snapshot; they can be changed once it is resumed.
+    NotRunning = "not_running",
+    /// The file ends before the range that was asked for.
+    BadRange = "bad_range",
     /// The session's status does not allow this.
     WrongStatus = "wrong_status",
     /// The session has ended and stays so.

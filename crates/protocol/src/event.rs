@@ -79,6 +79,8 @@ events! {
     PermissionAnswered = "permission_answered",
     OccupantStarted = "occupant_started",
     OccupantExited = "occupant_exited",
+    SnapshotTaken = "snapshot_taken",
+    SnapshotRestored = "snapshot_restored",
     Notice = "notice",
     ErrorRaised = "error",
 }
@@ -255,6 +257,41 @@ body!(OccupantExited {
 });
 
 body!(
+    /// The workspace is in the snapshot store, durably.
+    SnapshotTaken {
+        /// The snapshot's id, in hexadecimal.
+        snapshot: String,
+        /// Files, folders and links.
+        files: u64,
+        /// Of content, as it is read.
+        bytes: u64,
+        /// Sockets, devices, mounts and what could not be read: not in it.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        left_out: u64,
+        /// Changed while they were read, and kept as they were read.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        torn: u64,
+    }
+);
+
+body!(
+    /// The workspace was made again from a snapshot.
+    SnapshotRestored {
+        snapshot: String,
+        files: u64,
+        bytes: u64,
+        /// Owners and attributes that could not be given back.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        lost: u64,
+    }
+);
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+body!(
     /// Something worth keeping that is nobody's message: a junk line, a dropped setting.
     Notice {
         level: Level,
@@ -392,6 +429,9 @@ mod tests {
         r#"{"type":"permission_answered","permission":9,"answer":{"outcome":"cancelled"}}"#,
         r#"{"type":"occupant_started","how":"new","agentInfo":{"name":"a"},"agentSession":"s"}"#,
         r#"{"type":"occupant_exited","code":3,"expected":false,"stderr":"boom"}"#,
+        r#"{"type":"snapshot_taken","snapshot":"ab","files":3,"bytes":4,"leftOut":1,"torn":2}"#,
+        r#"{"type":"snapshot_taken","snapshot":"ab","files":3,"bytes":4}"#,
+        r#"{"type":"snapshot_restored","snapshot":"ab","files":3,"bytes":4,"lost":1}"#,
         r#"{"type":"notice","level":"warning","text":"t"}"#,
         r#"{"type":"error","code":"agent_failed","message":"m"}"#,
     ];

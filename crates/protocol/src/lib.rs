@@ -11,6 +11,7 @@ mod agent;
 mod content;
 mod error;
 mod event;
+mod file;
 mod id;
 pub mod limits;
 mod policy;
@@ -19,20 +20,22 @@ mod request;
 mod session;
 mod time;
 mod turn;
+mod verdict;
 
-pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers, Policy};
+pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers};
 pub use content::{Content, ContentBlock};
 pub use error::{Code, ErrorBody, Fault};
 pub use event::{
     AgentUpdate, Answer, Body, BodyError, ErrorRaised, Event, EventKind, ForkPoint, How, Level, Notice,
     OccupantExited, OccupantStarted, PermissionAnswered, PermissionOption, PermissionRequested,
     PromptAccepted, SCHEMA_VERSION, SessionConfig, SessionCreated, SessionRenamed, SessionStatusChanged,
-    TurnEnded, TurnStarted,
+    SnapshotRestored, SnapshotTaken, TurnEnded, TurnStarted,
 };
+pub use file::{FileEntry, FileKind, FileList, FileSource, ListFiles, path_bytes, path_text};
 pub use id::{
     Actor, AgentName, Alias, CredentialId, IdError, KeyId, Seq, SessionId, SessionRef, Tenant, TurnId,
 };
-pub use policy::{Rule, Usd, Verdict};
+pub use policy::{Bounds, HostRule, MountRule, Network, NetworkWord, Policy};
 pub use raw::Raw;
 pub use request::{
     Accepted, AnswerPermission, ApiKey, Configure, CreateCredential, CreateKey, CreateSession, CreatedKey,
@@ -42,3 +45,4 @@ pub use request::{
 pub use session::{PlaceKind, Scope, Session, SessionKind, Status};
 pub use time::Timestamp;
 pub use turn::{Disposition, OnBusy, Outcome, Reason, Usage};
+pub use verdict::{Rule, Usd, Verdict};

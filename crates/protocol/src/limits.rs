@@ -53,6 +53,10 @@ pub const LIST_PAGE: usize = 1_000;
 pub const AGENT_ARCHIVE_BYTES: usize = 1024 * 1024 * 1024;
 pub const AGENT_BYTES: u64 = 1024 * 1024 * 1024;
 pub const AGENT_FILES: usize = 100_000;
+/// One file written into a workspace from outside.
+pub const FILE_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+/// Entries in one page of a folder.
+pub const FILE_PAGE: usize = 1_000;
 /// `agent.toml` and `.mcp.json`.
 pub const MANIFEST_BYTES: usize = 1024 * 1024;
 
@@ -70,6 +74,8 @@ pub const CLOSE_GRACE_SECS: u64 = 5;
 pub const PERMISSION_SECS: u64 = 24 * 3600;
 /// Seconds after which an idle session is paused.
 pub const IDLE_SECS: u64 = 30 * 60;
+/// Seconds after which a keeper whose server does not come back ends its processes and itself.
+pub const ORPHAN_SECS: u64 = 3600;
 /// Kept of an agent's stderr, newest last.
 pub const STDERR_BYTES: usize = 256 * 1024;
 

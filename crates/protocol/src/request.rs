@@ -1,7 +1,7 @@
 //! What callers send and get back, beyond sessions and events themselves.
 
 use crate::{
-    AgentName, Content, CredentialId, Disposition, KeyId, McpServers, OnBusy, PlaceKind, Scope, Seq,
+    AgentName, Content, CredentialId, Disposition, KeyId, McpServers, OnBusy, PlaceKind, Policy, Scope, Seq,
     SessionId, SessionKind, Status, Tenant, Timestamp, TurnId,
 };
 use serde::{Deserialize, Serialize};
@@ -30,8 +30,12 @@ pub struct CreateSession {
     pub extra_env: Option<BTreeMap<String, String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Where it runs; the server's default, most often a sandbox, unless named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<PlaceKind>,
+    /// Narrows the agent's policy; it can widen nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Policy>,
 }
 
 /// Which sessions a list shows.

@@ -58,6 +58,8 @@ words!(
 words!(
     /// Where its processes and files are.
     PlaceKind, "a place" {
+        /// Its own namespaces, limits and files on this machine.
+        Sandbox = "sandbox",
         /// The bare machine: nothing is contained.
         Host = "host",
     }

@@ -44,6 +44,9 @@ pub(crate) fn place(error: &PlaceError) -> Fault {
 }
 
 pub(crate) fn spawn(error: &SpawnError) -> Fault {
+    if let SpawnError::NoRoom(error) = error {
+        return Fault::new(Code::SandboxFailed, format!("The sandbox could not be made: {error}"));
+    }
     Fault::new(Code::AgentFailed, format!("The agent could not be started: {error}"))
 }
 

@@ -55,6 +55,8 @@ impl History {
             | EventKind::SessionRenamed
             | EventKind::PermissionRequested
             | EventKind::PermissionAnswered
+            | EventKind::SnapshotTaken
+            | EventKind::SnapshotRestored
             | EventKind::OccupantStarted
             | EventKind::OccupantExited
             | EventKind::Notice
@@ -81,6 +83,8 @@ impl History {
             | Body::PermissionAnswered(_)
             | Body::OccupantStarted(_)
             | Body::OccupantExited(_)
+            | Body::SnapshotTaken(_)
+            | Body::SnapshotRestored(_)
             | Body::Notice(_)
             | Body::ErrorRaised(_) => {}
         }

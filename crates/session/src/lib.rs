@@ -7,12 +7,15 @@
 mod agents;
 mod credentials;
 mod faults;
+mod files;
 mod history;
 mod keys;
 mod lifecycle;
 mod live;
 mod open;
+mod policy;
 mod quota;
+mod sandboxes;
 mod shared;
 mod spec;
 mod task;
@@ -21,17 +24,20 @@ mod vault;
 mod view;
 
 pub use agents::copy_agents;
+pub use files::RemoveFile;
 pub use journal::{Batch, Follower, Page, ReadError, StoredEvent};
 pub use open::{FirstKey, OpenError, Options};
+pub use policy::{HostPlace, MostNetwork, Sandboxing};
 pub use quota::Quotas;
+pub use sandboxes::{Content, copy_snapshots, hold_snapshots};
 
 use history::History;
 use journal::{NewSession, SessionQuery, Space};
 use protocol::{
     Accepted, Actor, Agent, AgentName, Answer, AnswerPermission, ApiKey, Code, Configure, CreateCredential,
     CreateKey, CreateSession, CreatedKey, Credential, CredentialId, DeployAgent, Fault, Health, KeyId,
-    ListSessions, Message, Outcome, PlaceKind, Scope, SendMessage, Seq, Session, SessionConfig, SessionId,
-    SessionKind, SessionRef, Tenant, Timestamp, limits,
+    ListSessions, Message, Outcome, Scope, SendMessage, Seq, Session, SessionConfig, SessionId, SessionKind,
+    SessionRef, Tenant, Timestamp, limits,
 };
 use shared::Shared;
 use spec::{Spec, internal};
@@ -95,6 +101,14 @@ impl Sessions {
         }
     }
 
+    /// Is there room on the disk for more? Cheap enough to be asked while something is being received.
+    pub fn admit_bytes(&self) -> Result<(), Fault> {
+        match self.shared.journal.space() {
+            Space::Enough => Ok(()),
+            Space::Low => Err(faults::full()),
+        }
+    }
+
     pub fn figures(&self) -> Figures {
         Figures {
             live_sessions: self.shared.live.count(),
@@ -119,8 +133,12 @@ impl Sessions {
             system_prompt: request.system_prompt,
             credential: request.credential_id,
             extra_env: request.extra_env.unwrap_or_default(),
+            policy: request.policy,
         };
         spec.check()?;
+        let sandboxing = &shared.options.sandboxing;
+        let place = sandboxing.choose(&caller.tenant, request.place)?;
+        sandboxing.apply(place, &version.manifest.policy, spec.policy.as_ref(), &spec.mcp_servers)?;
         if let Some(id) = spec.credential {
             shared.credentials.open(&caller.tenant, id).await?;
         }
@@ -131,7 +149,7 @@ impl Sessions {
             id,
             tenant: caller.tenant.clone(),
             kind: SessionKind::Agent,
-            place: request.place.unwrap_or(PlaceKind::Host),
+            place,
             sandbox: id.to_string(),
             agent: Some(version.name),
             agent_version: Some(version.number),

@@ -6,13 +6,16 @@ use crate::{
     credentials::Credentials,
     keys::{self, Keys},
     live::Live,
+    policy::Sandboxing,
     quota::{Quotas, Rates, Slots},
+    sandboxes::Sandboxes,
     shared::{Counters, Shared},
+    spec::Memo,
     task::Command,
     vault::{Vault, VaultError},
 };
 use journal::Journal;
-use place::{Host, Place};
+use place::{Known, Place};
 use std::{
     io,
     os::unix::fs::DirBuilderExt as _,
@@ -32,11 +35,16 @@ pub struct Options {
     /// 64 hexadecimal digits; without it, `master.key` in the data folder.
     pub master_key: Option<String>,
     pub quotas: Quotas,
+    pub sandboxing: Sandboxing,
     /// After this long without a turn, an agent's process is stopped.
     pub idle: Duration,
+    /// After this long without a server, an agent's keeper ends it.
+    pub orphan: Duration,
     /// Kept for recording what runs when the disk is full, and the mark below which new work is refused.
     pub reserve_bytes: u64,
     pub low_water_bytes: u64,
+    /// What one snapshot of a workspace may hold.
+    pub snapshots: place::snapshot::Limits,
 }
 
 impl Options {
@@ -46,9 +54,12 @@ impl Options {
             exe,
             master_key: None,
             quotas: Quotas::default(),
+            sandboxing: Sandboxing::default(),
             idle: Duration::from_secs(protocol::limits::IDLE_SECS),
+            orphan: Duration::from_secs(protocol::limits::ORPHAN_SECS),
             reserve_bytes: 16 * 1024 * 1024,
             low_water_bytes: 64 * 1024 * 1024,
+            snapshots: place::snapshot::Limits::default(),
         }
     }
 }
@@ -99,7 +110,10 @@ impl Sessions {
         let shared = Arc::new(Shared {
             agents: Agents::new(journal.clone(), data.clone()),
             credentials: Credentials { journal: journal.clone(), vault: vault.clone() },
-            place: Place::Host(Host::new(data.join("places"))),
+            place: Place::new(&data, options.orphan),
+            sandboxes: Sandboxes::open(&data, &data.join("places"), journal.clone(), options.snapshots)
+                .await
+                .map_err(|source| OpenError::Folder { path: data.clone(), source })?,
             live: Live::default(),
             slots: Slots::new(&options.quotas),
             rates: Rates::new(&options.quotas),
@@ -144,13 +158,18 @@ impl Sessions {
 
     async fn wake_live(&self) -> Result<(), OpenError> {
         let live = self.shared.journal.live_sessions().await?;
+        let mut known = Known::new();
+        for tie in live.iter().filter_map(|(_, memo)| Memo::decode(memo).tie) {
+            known.entry(tie.keeper).or_default().insert(tie.process);
+        }
+        self.shared.place.adopt(known).await;
         if live.is_empty() {
             return Ok(());
         }
         tracing::info!(sessions = live.len(), "taking up sessions that were live when the server stopped");
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
-            for id in live {
+            for (id, _) in live {
                 shared.redispatch(id, Command::Wake).await;
             }
         });

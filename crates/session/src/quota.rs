@@ -88,6 +88,14 @@ impl Slots {
         Ok(Slot { slots: self.clone(), tenant: tenant.clone() })
     }
 
+    /// For an occupant that is there already: it is counted, and never refused.
+    pub(crate) fn count(&self, tenant: &Tenant) -> Slot {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.tenants.entry(tenant.clone()).or_default() += 1;
+        counts.total += 1;
+        Slot { slots: self.clone(), tenant: tenant.clone() }
+    }
+
     pub(crate) fn taken(&self) -> usize {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).total
     }

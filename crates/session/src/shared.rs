@@ -8,6 +8,7 @@ use crate::{
     keys::Keys,
     live::Live,
     quota::{Rates, Slots},
+    sandboxes::Sandboxes,
     vault::Vault,
 };
 use journal::{Journal, NewSession};
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) agents: Agents,
     pub(crate) credentials: Credentials,
     pub(crate) place: Place,
+    pub(crate) sandboxes: Sandboxes,
     pub(crate) live: Live,
     pub(crate) slots: Slots,
     pub(crate) rates: Rates,
@@ -105,6 +107,9 @@ impl Shared {
         let _ = tokio::fs::remove_file(self.log_file(fixed.id)).await;
         if let Err(error) = self.place.destroy(&fixed.sandbox).await {
             tracing::warn!(session = %fixed.id, %error, "a removed session's workspace could not be deleted");
+        }
+        if let Err(error) = self.sandboxes.forget(&fixed.sandbox).await {
+            tracing::warn!(session = %fixed.id, %error, "a removed session's snapshot could not be let go");
         }
     }
 }

@@ -1,14 +1,16 @@
 //! What a session needs to be started, today or after a year: its options sealed, its memo beside them.
-//! Everything a caller gave that could hold a secret (environment, MCP headers, instructions) is inside the
-//! seal; the memo holds only what the journal shows anyway.
+//! Everything a caller gave that could hold a secret (environment, MCP headers, instructions, input for the occupant)
+//! is inside a seal; the rest of the memo holds only what the journal shows anyway.
 
 use crate::vault::{Vault, VaultError};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use protocol::{Code, CredentialId, Fault, McpServer, McpServers, SessionConfig, limits};
+use bytes::{Buf as _, Bytes};
+use protocol::{Code, CredentialId, Fault, McpServer, McpServers, Policy, SessionConfig, limits};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 const PURPOSE: &str = "session options";
+const OUTBOX: &str = "session input";
 
 /// The caller's options for one session.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -19,6 +21,9 @@ pub(crate) struct Spec {
     pub(crate) system_prompt: Option<String>,
     pub(crate) credential: Option<CredentialId>,
     pub(crate) extra_env: BTreeMap<String, String>,
+    /// Narrows the agent's.
+    #[serde(default)]
+    pub(crate) policy: Option<Policy>,
 }
 
 impl Spec {
@@ -102,6 +107,70 @@ pub(crate) struct Memo {
     pub(crate) config: Option<SessionConfig>,
     /// The occupant's output up to here is in the journal.
     pub(crate) consumed: u64,
+    /// What leads to the occupant's process again.
+    pub(crate) tie: Option<place::Tie>,
+    /// The occupant's machine; none while it shakes hands.
+    pub(crate) saved: Option<occupant::Saved>,
+    /// The number of the last input that was given out for this process.
+    pub(crate) sent: u64,
+    /// Input that may not have arrived yet, sealed.
+    pub(crate) outbox: Option<String>,
+}
+
+/// Input for the occupant, by number, as long as it is not known to have arrived.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    lines: VecDeque<(u64, Bytes)>,
+    sealed: Option<String>,
+}
+
+impl Outbox {
+    pub(crate) fn push(&mut self, number: u64, bytes: Bytes) {
+        self.lines.push_back((number, bytes));
+        self.sealed = None;
+    }
+
+    /// Everything up to here has arrived.
+    pub(crate) fn arrived(&mut self, upto: u64) {
+        while self.lines.front().is_some_and(|(number, _)| *number <= upto) {
+            self.lines.pop_front();
+            self.sealed = None;
+        }
+    }
+
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &(u64, Bytes)> {
+        self.lines.iter()
+    }
+
+    /// None when it is empty. Sealed again only when it changed.
+    pub(crate) fn seal(&mut self, vault: &Vault) -> Result<Option<String>, VaultError> {
+        if self.lines.is_empty() {
+            return Ok(None);
+        }
+        if self.sealed.is_none() {
+            let mut plain = Vec::new();
+            for (number, bytes) in &self.lines {
+                plain.extend_from_slice(&number.to_le_bytes());
+                plain.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+                plain.extend_from_slice(bytes);
+            }
+            self.sealed = Some(STANDARD.encode(vault.seal(OUTBOX, &plain)?));
+        }
+        Ok(self.sealed.clone())
+    }
+
+    pub(crate) fn open(vault: &Vault, sealed: &str) -> Result<Self, VaultError> {
+        let bytes = STANDARD.decode(sealed).map_err(|_| VaultError::Sealed)?;
+        let mut plain = Bytes::from(vault.unseal(OUTBOX, &bytes)?);
+        let mut lines = VecDeque::new();
+        while !plain.is_empty() {
+            let number = plain.try_get_u64_le().map_err(|_| VaultError::Sealed)?;
+            let length = plain.try_get_u64_le().map_err(|_| VaultError::Sealed)?;
+            let length = usize::try_from(length).ok().filter(|length| *length <= plain.len());
+            lines.push_back((number, plain.split_to(length.ok_or(VaultError::Sealed)?)));
+        }
+        Ok(Self { lines, sealed: Some(sealed.to_owned()) })
+    }
 }
 
 impl Memo {
@@ -112,6 +181,12 @@ impl Memo {
 
     pub(crate) fn decode(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
+    }
+
+    /// Nothing is left of the process.
+    pub(crate) fn let_go(&mut self) {
+        (self.consumed, self.sent) = (0, 0);
+        (self.tie, self.saved, self.outbox) = (None, None, None);
     }
 
     pub(crate) fn settings(&self) -> SessionConfig {
@@ -163,7 +238,32 @@ mod tests {
     fn an_old_or_empty_memo_is_readable() {
         assert_eq!(Memo::decode("{}"), Memo::default());
         assert_eq!(Memo::decode(""), Memo::default());
-        let memo = Memo { agent_session: Some("s".into()), config: None, consumed: 7 };
+        let tie = place::Tie { keeper: "k".into(), epoch: u64::MAX, process: 1 };
+        let mut memo =
+            Memo { agent_session: Some("s".into()), consumed: 7, tie: Some(tie), ..Memo::default() };
         assert_eq!(Memo::decode(&memo.encode()), memo);
+        memo.let_go();
+        assert_eq!(memo, Memo { agent_session: Some("s".into()), ..Memo::default() });
+    }
+
+    #[test]
+    fn an_outbox_is_sealed_and_keeps_what_has_not_arrived() {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = Vault::open(dir.path(), None).unwrap();
+        let mut outbox = Outbox::default();
+        assert_eq!(outbox.seal(&vault).unwrap(), None);
+        for (number, line) in [(1, "one"), (2, ""), (5, "s3cret-value")] {
+            outbox.push(number, Bytes::from_static(line.as_bytes()));
+        }
+        outbox.arrived(1);
+        let sealed = outbox.seal(&vault).unwrap().unwrap();
+        assert!(!sealed.contains("s3cret"));
+        assert_eq!(outbox.seal(&vault).unwrap().as_ref(), Some(&sealed), "the same until it changes");
+        let opened = Outbox::open(&vault, &sealed).unwrap();
+        let lines: Vec<_> = opened.lines().cloned().collect();
+        assert_eq!(lines, [(2, Bytes::new()), (5, Bytes::from_static(b"s3cret-value"))]);
+        outbox.arrived(5);
+        assert_eq!(outbox.seal(&vault).unwrap(), None);
+        assert!(Outbox::open(&vault, "not base64!").is_err());
     }
 }

@@ -98,6 +98,12 @@ impl Turns {
         self.running.as_ref()
     }
 
+    /// A turn that another server started and that is still running.
+    pub(crate) fn take_up(&mut self, turn: Turn) {
+        debug_assert!(self.running.is_none(), "two turns cannot run at once");
+        self.running = Some(turn);
+    }
+
     /// The running turn has its outcome. Another id is somebody's late word and changes nothing.
     pub(crate) fn finish(&mut self, id: TurnId) -> Option<Turn> {
         if self.running.as_ref().is_some_and(|turn| turn.id == id) { self.running.take() } else { None }

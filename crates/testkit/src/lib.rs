@@ -16,7 +16,7 @@ mod server;
 mod socket;
 
 pub use http::{Connection, Frame, Http, Opened, Reply, Sse};
-pub use process::{Finished, run, run_in};
+pub use process::{Finished, end_below, run, run_in};
 pub use rng::Rng;
 pub use server::{Server, Setup};
 pub use socket::Socket;

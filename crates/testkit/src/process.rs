@@ -32,6 +32,36 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> std::process::Command {
     std::process::Command::new(program)
 }
 
+/// How often [`end_below`] looks again for processes that were started while it looked.
+const LOOKS: usize = 1000;
+
+/// Kills every process that works below a folder: keepers and what they hold outlive the server that started them.
+pub fn end_below(folder: &Path) {
+    let below = |link: &Path| std::fs::read_link(link).is_ok_and(|to| to.starts_with(folder));
+    for _ in 0..LOOKS {
+        let Ok(all) = std::fs::read_dir("/proc") else { return };
+        let mut found = false;
+        for entry in all.flatten() {
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) else { continue };
+            let process = entry.path();
+            let opened = || std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+            let keeper = || {
+                std::fs::read(process.join("cmdline")).is_ok_and(|line| line.starts_with(b"outlast-keeper"))
+                    && opened().any(|fd| below(&fd.path()))
+            };
+            if below(&process.join("cwd")) || keeper() {
+                found = true;
+                // Gone already is as good.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+        if !found {
+            return;
+        }
+    }
+}
+
 /// Runs a program to its end, without input.
 pub async fn run<I, S>(program: impl AsRef<OsStr>, args: I, env: &[(&str, &str)]) -> Result<Finished>
 where

@@ -18,6 +18,8 @@ use std::{
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
+/// What a test leaves running ends by itself, soon after its server.
+const ORPHAN_SECS: &str = "30";
 /// What the server prints on stdout, before its address, once it listens.
 const LISTENS: &str = "outlast listens on http://";
 
@@ -121,6 +123,7 @@ impl Server {
             None => process::command(&self.setup.program),
         };
         command.arg("serve").arg("--data").arg(&self.data).arg("--listen").arg(listen);
+        command.env("OUTLAST_ORPHAN_SECS", ORPHAN_SECS);
         command.args(&self.setup.args).envs(self.setup.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child =
@@ -231,6 +234,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.kill9();
+        process::end_below(&self.data);
         if std::thread::panicking() {
             show(&self.log_tail());
         }

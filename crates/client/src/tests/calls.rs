@@ -51,6 +51,7 @@ async fn calls_go_where_the_contract_says() {
         extra_env: None,
         name: None,
         place: None,
+        policy: None,
     };
     assert_eq!(client.create(&create).await.unwrap().id, id());
     client.session(id()).await.unwrap();

@@ -16,6 +16,12 @@ pub(super) fn schemas(schemas: &mut Value) {
     words(schemas, "SessionKind", SessionKind::ALL.iter().map(|kind| kind.as_str()));
     words(schemas, "PlaceKind", PlaceKind::ALL.iter().map(|kind| kind.as_str()));
     schemas["ContentBlock"] = content_block();
+    schemas["Network"] = network();
+    for within in ["HostRule", "NetworkWord"] {
+        if let Some(schemas) = schemas.as_object_mut() {
+            schemas.remove(within);
+        }
+    }
     schemas["McpServer"] = mcp_server();
     mcp_servers(schemas);
     schemas["AnswerPermission"]["required"] = json!(["optionId"]);
@@ -41,6 +47,18 @@ fn mcp_servers(schemas: &mut Value) {
         "description": "Merged over the agent's `.mcp.json`; an entry of the same name wins.",
         "oneOf": [{ "$ref": "#/components/schemas/McpServers" }, { "type": "null" }],
     });
+}
+
+fn network() -> Value {
+    // The port is in the pattern as far as a pattern can say it.
+    let host = "^(\\*\\.)?[A-Za-z0-9_-]{1,63}(\\.[A-Za-z0-9_-]{1,63}){0,3}(:[1-9][0-9]{0,3})?$";
+    json!({
+        "description": "What a sandbox may connect to. Each host is a name, `name:port` or `*.domain`.",
+        "oneOf": [
+            { "type": "string", "enum": ["none", "full"] },
+            { "type": "array", "items": { "type": "string", "pattern": host } },
+        ],
+    })
 }
 
 fn content_block() -> Value {

@@ -12,7 +12,6 @@ use crate::{
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{HeaderMap, header},
 };
 use protocol::{AgentName, Code, DeployAgent, Fault, Scope, Tenant};
 use session::Caller;
@@ -53,7 +52,7 @@ pub(crate) async fn deploy_tar(
     let (parts, body) = request.into_parts();
     intake::expect_type(&parts.headers, TAR)?;
     let limit = door.limits.archive_bytes;
-    if announced(&parts.headers).is_some_and(|bytes| bytes > limit) {
+    if intake::announced(&parts.headers).is_some_and(|bytes| bytes > limit) {
         return Err(intake::too_large(usize::try_from(limit).unwrap_or(usize::MAX)));
     }
     let Ok(_place) = door.archives.try_acquire() else {
@@ -62,13 +61,9 @@ pub(crate) async fn deploy_tar(
             "other archives are being received; try again in a moment",
         )));
     };
-    let upload = Upload::receive(&door.uploads, body, limit).await?;
+    let upload = Upload::receive(&door.uploads, body, limit, || door.sessions.admit_bytes()).await?;
     let agent = door.sessions.deploy_tar(&caller, name, upload.path()).await?;
     answer::ok(&AgentReply { agent })
-}
-
-fn announced(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 pub(crate) async fn list(State(door): State<Arc<Shared>>, Who(caller): Who) -> Outcome {

@@ -3,6 +3,7 @@
 
 mod agents;
 mod events;
+mod files;
 mod messages;
 mod secrets;
 mod server;
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) archives: Semaphore,
     /// Room for sockets of the RPC door.
     pub(crate) sockets: Arc<Semaphore>,
+    pub(crate) files: Semaphore,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stopping: Stopping,
 }

@@ -1,6 +1,8 @@
 //! Every call, once: where it is, who may make it, what it takes, what it gives and how it can fail.
 //! The router, the gate's scopes and the OpenAPI document are all made from here, so they cannot disagree.
 
+mod files;
+
 use super::{Shared, agents, events, messages, secrets, server, sessions};
 use crate::{
     intake::MAX_SEQ,
@@ -65,6 +67,8 @@ pub(crate) enum Gives {
     Stream,
     JsonOrStream(SchemaOf),
     Text(&'static str),
+    /// Bytes of this type, under one of these statuses.
+    Bytes(&'static str, &'static [u16]),
 }
 
 pub(crate) struct Param {
@@ -78,6 +82,7 @@ pub(crate) struct Param {
 pub(crate) enum Place {
     Path,
     Query,
+    RequiredQuery,
     Header,
 }
 
@@ -454,6 +459,11 @@ pub(crate) static CALLS: &[Call] = &[
         faults: SESSION_FAULTS,
         route: || get(sessions::logs),
     },
+    files::LIST,
+    files::REMOVE,
+    files::CONTENT,
+    files::WRITE_CONTENT,
+    files::ARCHIVE,
     Call {
         method: Method::POST,
         path: "/api/agents",

@@ -180,6 +180,7 @@ async fn create(door: &Shared, caller: &Caller, params: Value) -> Result<Value, 
         extra_env: asked.env,
         name: asked.name,
         place: None,
+        policy: None,
     };
     let session = door.sessions.create(caller, request).await?;
     let id = SessionRef::Id(session.id);

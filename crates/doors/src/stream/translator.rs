@@ -125,6 +125,8 @@ impl Translator {
             | EventKind::PermissionAnswered
             | EventKind::OccupantStarted
             | EventKind::OccupantExited
+            | EventKind::SnapshotTaken
+            | EventKind::SnapshotRestored
             | EventKind::Notice
             | EventKind::ErrorRaised => return Progress::More,
         }

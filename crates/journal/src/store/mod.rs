@@ -7,8 +7,8 @@
 pub(crate) mod sqlite;
 
 use crate::{
-    AgentRow, CredentialRow, KeyRow, ReadError, SessionPage, SessionQuery, SessionRow, StoredEvent,
-    TenantUsage, TurnRow, WriteError, blobs::Address, lanes::Commit, requests::Outcome,
+    AgentRow, CredentialRow, KeyRow, ReadError, SandboxRow, SessionPage, SessionQuery, SessionRow,
+    StoredEvent, TenantUsage, TurnRow, WriteError, blobs::Address, lanes::Commit, requests::Outcome,
 };
 use protocol::{AgentName, CredentialId, Seq, SessionId, SessionRef, Tenant};
 
@@ -93,7 +93,7 @@ pub(crate) trait Tables {
     fn session(&mut self, session: SessionId) -> Result<Option<SessionRow>, ReadError>;
     fn find(&mut self, tenant: &Tenant, session: &SessionRef) -> Result<Option<SessionRow>, ReadError>;
     fn sessions(&mut self, query: &SessionQuery) -> Result<SessionPage, ReadError>;
-    fn live_sessions(&mut self) -> Result<Vec<SessionId>, ReadError>;
+    fn live_sessions(&mut self) -> Result<Vec<(SessionId, String)>, ReadError>;
     fn turn_by_client_id(
         &mut self,
         session: SessionId,
@@ -114,6 +114,9 @@ pub(crate) trait Tables {
         tenant: &Tenant,
         only: Option<CredentialId>,
     ) -> Result<Vec<CredentialRow>, ReadError>;
+    fn sandbox(&mut self, id: &str) -> Result<Option<SandboxRow>, ReadError>;
+    fn sandbox_by_key(&mut self, tenant: &Tenant, key: &str) -> Result<Option<SandboxRow>, ReadError>;
+    fn snapshots(&mut self) -> Result<Vec<String>, ReadError>;
 }
 
 pub(crate) trait Reader: Events + Tables + Send {}

@@ -11,7 +11,7 @@ use super::{
     turn::Turn,
 };
 use crate::Cx;
-use protocol::{Actor, Level, Notice, Timestamp};
+use protocol::{Actor, Level, Notice, Timestamp, TurnId};
 use serde::{Deserialize, Serialize};
 
 /// A live machine, as data. Times are kept as what is left of them: the next server has a clock of its own.
@@ -31,6 +31,13 @@ pub struct Saved {
     /// The agent's own requests that wait for an answer.
     #[serde(default)]
     asks: Vec<protocol::Raw>,
+}
+
+impl Saved {
+    /// The turn that was running.
+    pub fn turn(&self) -> Option<TurnId> {
+        self.turn.as_ref().map(|turn| turn.id)
+    }
 }
 
 /// Milliseconds.

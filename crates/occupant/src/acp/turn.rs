@@ -35,7 +35,7 @@ struct Stopping {
 /// See [`super::Saved`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct SavedTurn {
-    id: TurnId,
+    pub(super) id: TurnId,
     call: String,
     left: Option<i64>,
     stopping: Option<SavedStopping>,

@@ -3,6 +3,7 @@
 mod add;
 pub(crate) mod agents;
 pub(crate) mod doctor;
+pub(crate) mod files;
 pub(crate) mod logs;
 pub(crate) mod run;
 pub(crate) mod secrets;

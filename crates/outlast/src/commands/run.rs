@@ -130,7 +130,8 @@ fn request(asked: &Run, agent: Option<&str>, environment: &Environment) -> Resul
         credential_id: asked.credential,
         extra_env: (!extra_env.is_empty()).then_some(extra_env),
         name: asked.name.clone(),
-        place: None,
+        place: asked.place,
+        policy: None,
     })
 }
 

@@ -131,12 +131,54 @@ fn session_options(config: &Config) -> Result<session::Options, Failure> {
     if let Some(limit) = limits.tenant_events_per_sec {
         options.quotas.tenant_events_per_sec = Some(u32::try_from(limit).unwrap_or(u32::MAX));
     }
+    if let Some(secs) = limits.orphan_secs {
+        options.orphan = Duration::from_secs(secs);
+    }
     if let Some(secs) = limits.idle_secs {
         options.idle = Duration::from_secs(secs);
     }
+    options.sandboxing = sandboxing(config.server.sandbox.clone())?;
     options.reserve_bytes = limits.reserve_bytes.unwrap_or(options.reserve_bytes);
     options.low_water_bytes = limits.low_water_bytes.unwrap_or(options.low_water_bytes);
+    options.snapshots.bytes = limits.snapshot_bytes.unwrap_or(options.snapshots.bytes);
+    options.snapshots.files = limits.snapshot_files.unwrap_or(options.snapshots.files);
     Ok(options)
+}
+
+/// The operator's words about sandboxes, over the defaults.
+fn sandboxing(given: config::Sandbox) -> Result<session::Sandboxing, Failure> {
+    let usual = session::Sandboxing::default();
+    let mounts = given.mounts.iter().map(|folder| {
+        std::fs::canonicalize(folder)
+            .map_err(|error| Failure::Usage(format!("sandbox.mounts: {}: {error}", folder.display())))
+    });
+    Ok(session::Sandboxing {
+        place: given.place.unwrap_or(usual.place),
+        host_place: match given.host_place {
+            None => usual.host_place,
+            Some(config::HostPlace::Nobody) => session::HostPlace::Nobody,
+            Some(config::HostPlace::Operator) => session::HostPlace::Operator,
+            Some(config::HostPlace::Everybody) => session::HostPlace::Everybody,
+        },
+        root: given.root,
+        network: match given.network {
+            None => usual.network,
+            Some(config::MostNetwork::None) => session::MostNetwork::None,
+            Some(config::MostNetwork::Allow) => session::MostNetwork::Allow,
+            Some(config::MostNetwork::Full) => session::MostNetwork::Full,
+        },
+        forwards: given.forwards,
+        mounts: mounts.collect::<Result<_, _>>()?,
+        // What the operator names replaces the default; it may be more.
+        limits: protocol::Bounds {
+            memory_mb: given.limits.memory_mb.or(usual.limits.memory_mb),
+            processes: given.limits.processes.or(usual.limits.processes),
+            cpu_percent: given.limits.cpu_percent.or(usual.limits.cpu_percent),
+            open_files: given.limits.open_files.or(usual.limits.open_files),
+            disk_mb: given.limits.disk_mb.or(usual.limits.disk_mb),
+            tmp_mb: given.limits.tmp_mb.or(usual.limits.tmp_mb),
+        },
+    })
 }
 
 fn door_options(config: &Config) -> doors::Options {

@@ -45,6 +45,7 @@ impl Asking<'_> {
             extra_env: (!env.is_empty()).then_some(env),
             name: Some(format!("test of {}", asked.name)),
             place: None,
+            policy: None,
         };
         let begun = Instant::now();
         let session = self.client.create(&request).await?;

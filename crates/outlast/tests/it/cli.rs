@@ -57,7 +57,7 @@ async fn agents_and_keys_are_handled() {
     let (server, _http) = server().await;
     let folder = server.scratch().join("mine");
     fs::create_dir(&folder).unwrap();
-    let program = Value::String(PROGRAM.to_owned());
+    let program = Value::String("outlast".to_owned());
     fs::write(folder.join("agent.toml"), format!("command = {program}\nargs = [\"demo-agent\"]\n")).unwrap();
     server.cli(&["agent", "deploy", folder.to_str().unwrap()]).await.unwrap().ok().unwrap();
     assert!(server.cli(&["agent", "ls"]).await.unwrap().ok().unwrap().contains("mine"));

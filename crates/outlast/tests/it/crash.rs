@@ -53,7 +53,7 @@ async fn what_was_deployed_and_made_survives_a_power_cut() {
     let mut server = Setup::new(PROGRAM).rig(rig.clone()).start().await.unwrap();
     let http = server.http().unwrap();
     let key = server.key().unwrap();
-    let program = Value::String(PROGRAM.to_owned());
+    let program = Value::String("outlast".to_owned());
     let files = json!({"name": "mine", "files": [
         {"path": "agent.toml", "content": format!("command = {program}\nargs = [\"demo-agent\"]\n")},
         {"path": "notes/deep/a.txt", "content": "kept"},

@@ -22,12 +22,6 @@ async fn healthy(http: &Http) -> bool {
     text_of(&say(http, &id, "echo unharmed").await) == "unharmed"
 }
 
-fn only_end(events: &[Value]) -> (String, String) {
-    let ended = of_type(events, "turn_ended");
-    assert_eq!(ended.len(), 1, "exactly one outcome: {ended:?}");
-    (ended[0]["outcome"].as_str().unwrap().to_owned(), ended[0]["reason"].as_str().unwrap().to_owned())
-}
-
 #[tokio::test]
 async fn an_agent_that_cannot_start_is_a_typed_error() {
     let (_server, http) = server().await;
@@ -175,7 +169,7 @@ async fn a_silent_agent_is_cancelled_and_a_stubborn_one_is_stopped() {
 #[tokio::test]
 async fn a_turn_limit_in_the_manifest_ends_the_turn() {
     let (_server, http) = server().await;
-    let program = Value::String(PROGRAM.to_owned());
+    let program = Value::String("outlast".to_owned());
     let manifest = format!("command = {program}\nargs = [\"demo-agent\"]\n[policy]\nturn_secs = 1\n");
     deploy(&http, "brief", &manifest).await;
     let id = session_of(&http, &json!({"agent": "brief"})).await;
@@ -187,7 +181,7 @@ async fn a_turn_limit_in_the_manifest_ends_the_turn() {
 async fn the_agents_stderr_is_readable() {
     let (_server, http) = server().await;
     deploy_script(&http, "talker", &format!("echo a word on stderr >&2; exec {PROGRAM} demo-agent")).await;
-    let id = session_of(&http, &json!({"agent": "talker"})).await;
+    let id = session_of(&http, &json!({"agent": "talker", "place": "host"})).await;
     say(&http, &id, "echo x").await;
     let logs = http.get(&format!("/api/sessions/{id}/logs")).await.unwrap();
     assert_eq!(logs.status, 200);

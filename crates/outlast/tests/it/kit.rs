@@ -103,6 +103,12 @@ pub(crate) fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["type"] == kind).collect()
 }
 
+pub(crate) fn only_end(events: &[Value]) -> (String, String) {
+    let ended = of_type(events, "turn_ended");
+    assert_eq!(ended.len(), 1, "exactly one outcome: {ended:?}");
+    (ended[0]["outcome"].as_str().unwrap().to_owned(), ended[0]["reason"].as_str().unwrap().to_owned())
+}
+
 /// Deploys an agent made of one `agent.toml`.
 pub(crate) async fn deploy(http: &Http, name: &str, manifest: &str) {
     let files = json!({"name": name, "files": [{"path": "agent.toml", "content": manifest}]});

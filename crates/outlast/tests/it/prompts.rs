@@ -101,6 +101,7 @@ async fn the_queue_holds_twenty_and_survives_a_restart() {
 
     server.kill9().unwrap();
     server.restart().await.unwrap();
+    act(&http, &id, "cancel").await.expect(200).unwrap();
     for number in [0, 19] {
         let again = json!({"content": format!("echo q{number}"), "id": format!("q{number}")});
         let frames = send(&http, &id, &again).await.collect().await.unwrap();
@@ -110,8 +111,8 @@ async fn the_queue_holds_twenty_and_survives_a_restart() {
     assert_eq!(of_type(&recorded, "prompt_accepted").len(), 21);
     let ended = of_type(&recorded, "turn_ended");
     assert_eq!(ended.len(), 21);
-    assert_eq!(ended[0]["outcome"], "interrupted");
-    assert_eq!(ended[0]["reason"], "server_stopped");
+    assert_eq!(ended[0]["outcome"], "cancelled", "the turn that ran went on until it was cancelled");
+    assert_eq!(of_type(&recorded, "occupant_started").len(), 1);
 }
 
 #[tokio::test]

@@ -86,7 +86,7 @@ async fn schemathesis_finds_no_server_error() {
     assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
     assert!(server.is_running());
     // It may well have removed every session and agent that it found.
-    let program = serde_json::Value::String(PROGRAM.to_owned());
+    let program = serde_json::Value::String("outlast".to_owned());
     deploy(&http, "after", &format!("command = {program}\nargs = [\"demo-agent\"]\n")).await;
     let id = session_of(&http, &serde_json::json!({"agent": "after"})).await;
     assert_eq!(text_of(&say(&http, &id, "echo unharmed").await), "unharmed");

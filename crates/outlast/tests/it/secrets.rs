@@ -93,13 +93,18 @@ async fn the_servers_own_environment_does_not_reach_agents() {
     let said = text_of(&say(&http, &id, "env A_HOST_SECRET").await);
     assert!(!said.contains("leak-7c1d2e"), "{said}");
     let cwd = text_of(&say(&http, &id, "cwd").await);
+    assert_eq!(cwd.trim(), "/home/user");
+    let host = session_of(&http, &json!({"agent": "demo", "place": "host"})).await;
+    let said = text_of(&say(&http, &host, "env A_HOST_SECRET").await);
+    assert!(!said.contains("leak-7c1d2e"), "{said}");
+    let cwd = text_of(&say(&http, &host, "cwd").await);
     assert!(Path::new(cwd.trim()).starts_with(server.data()), "its own copy of the agent's folder: {cwd}");
 }
 
 #[tokio::test]
 async fn a_system_prompt_replaces_the_instructions_in_this_session_only() {
     let (_server, http) = server().await;
-    let program = serde_json::Value::String(PROGRAM.to_owned());
+    let program = serde_json::Value::String("outlast".to_owned());
     let files = json!({"name": "instructed", "files": [
         {"path": "agent.toml", "content": format!("command = {program}\nargs = [\"demo-agent\"]\n")},
         {"path": "CLAUDE.md", "content": "the agent's own"},

@@ -85,7 +85,7 @@ async fn two_servers_do_not_share_a_folder() {
 }
 
 #[tokio::test]
-async fn a_graceful_stop_tells_streams_and_ends_turns() {
+async fn a_graceful_stop_tells_streams_and_turns_go_on() {
     let (mut server, http) = server().await;
     let id = session(&http).await;
     let mut turn = send(&http, &id, &json!({"content": "sleep 600000", "id": "p"})).await;
@@ -98,13 +98,13 @@ async fn a_graceful_stop_tells_streams_and_ends_turns() {
     follower.collect().await.unwrap();
 
     server.restart().await.unwrap();
+    assert_eq!(get(&http, &id).await["status"], "active");
+    act(&http, &id, "cancel").await.expect(200).unwrap();
     let recorded = until(&http, &id, is("turn_ended")).await;
     let ended = recorded.last().unwrap();
-    assert_eq!(
-        (ended["outcome"].as_str(), ended["reason"].as_str()),
-        (Some("interrupted"), Some("server_stopped"))
-    );
+    assert_eq!((ended["outcome"].as_str(), ended["reason"].as_str()), (Some("cancelled"), Some("cancelled")));
     assert_eq!(text_of(&say(&http, &id, "echo again").await), "again");
+    assert_eq!(of_type(&events(&http, &id).await, "occupant_started").len(), 1, "the same agent went on");
 }
 
 #[tokio::test]
@@ -116,5 +116,6 @@ async fn a_second_signal_means_now() {
     server.signal(rustix::process::Signal::TERM).unwrap();
     server.stop().await.unwrap();
     server.restart().await.unwrap();
+    act(&http, &id, "stop").await.expect(200).unwrap();
     until(&http, &id, is("turn_ended")).await;
 }

@@ -4,6 +4,8 @@ import sys
 
 import httpx
 from ash_sdk import AshClient
+from ash_sdk.api.sessions import get_api_sessions_id_files
+from ash_sdk.client import AuthenticatedClient
 from ash_sdk.streaming import DoneEvent, ErrorEvent, MessageEvent, SessionStartEvent, TextDeltaEvent
 
 url, key = sys.argv[1:3]
@@ -48,6 +50,9 @@ assert client.resume_session(session.id).status == "active"
 assert said(talk(session, "echo again")) == "again"
 assert client.stop_session(other.id).status == "paused"
 assert said(talk(other, "echo lazily")) == "lazily"
+
+files = get_api_sessions_id_files.sync(session.id, client=AuthenticatedClient(base_url=url, token=key))
+assert files.source == "sandbox" and "agent.toml" in [file.path for file in files.files], files
 
 assert client.end_session(session.id).status == "ended"
 assert client.end_session(session.id).status == "ended"

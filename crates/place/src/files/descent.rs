@@ -113,6 +113,34 @@ pub(crate) struct Named {
     pub(crate) kind: rustix::fs::FileType,
 }
 
+/// The first `limit` names of a folder in byte order, from the one behind `after` on, and whether there are more.
+/// Holds no more than that many at once, however many the folder has.
+pub(crate) fn names_after(
+    folder: BorrowedFd<'_>,
+    after: Option<&CStr>,
+    limit: usize,
+) -> Result<(Vec<CString>, bool), Errno> {
+    let mut buffer = Vec::with_capacity(ENTRIES_BYTES);
+    // The largest on top, to be the first to go.
+    let mut first = std::collections::BinaryHeap::new();
+    let mut more = false;
+    rustix::fs::seek(folder, rustix::fs::SeekFrom::Start(0))?;
+    let mut entries = rustix::fs::RawDir::new(folder, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." || after.is_some_and(|after| name <= after) {
+            continue;
+        }
+        first.push(name.to_owned());
+        if first.len() > limit {
+            more = true;
+            first.pop();
+        }
+    }
+    Ok((first.into_sorted_vec(), more))
+}
+
 /// The names in a folder, in byte order, at most `limit`; more is [`Errno::OVERFLOW`].
 pub(crate) fn names(folder: BorrowedFd<'_>, limit: usize) -> Result<Vec<Named>, Errno> {
     let mut buffer = Vec::with_capacity(ENTRIES_BYTES);

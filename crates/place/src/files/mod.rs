@@ -18,36 +18,35 @@ pub use error::FilesError;
 pub use path::{FILE_PATH_BYTES, decode_path, encode_path};
 pub(crate) use remove::remove_tree;
 
-use descent::{FOLDER, names};
+use descent::{FOLDER, names_after};
 use path::Below;
 use rustix::{
     fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat},
     io::Errno,
 };
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::{CString, OsStr, OsString},
     fs::File,
     io::{Read, Seek, SeekFrom, Write},
     ops::Range,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::ffi::OsStringExt,
+        unix::ffi::{OsStrExt, OsStringExt},
     },
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Entries in one list, unless the caller asks for fewer.
-pub const LIST_ENTRIES: usize = 100_000;
 /// How often a look-up that the kernel could not decide, because something was renamed meanwhile, is repeated.
 const TRIES: usize = 64;
 
-/// One entry of a folder.
+/// One entry of a folder, on disk or in a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
     pub name: OsString,
     pub kind: FileKind,
     pub mode: u32,
+    /// In a snapshot, as seen inside.
     pub uid: u32,
     pub gid: u32,
     pub size: u64,
@@ -63,6 +62,21 @@ pub enum FileKind {
     Link(PathBuf),
     /// A pipe, socket or device.
     Other,
+}
+
+/// Part of a folder, in byte order of the names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    pub entries: Vec<FileEntry>,
+    pub more: More,
+}
+
+/// Whether the folder goes on behind a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum More {
+    /// From behind this name, which need not be there any more.
+    After(OsString),
+    No,
 }
 
 /// Whether removing a folder removes what is in it.
@@ -128,23 +142,25 @@ impl Files {
         described(folder.as_fd(), name).map_err(failed)?.ok_or_else(|| failed(Errno::NOENT))
     }
 
-    /// What the folder at `path` holds, in byte order, at most `limit` entries.
-    pub fn list(&self, path: &Path, limit: usize) -> Result<Vec<FileEntry>, FilesError> {
+    /// What the folder at `path` holds behind the name `after`, at most `limit` entries.
+    pub fn list(&self, path: &Path, after: Option<&OsStr>, limit: usize) -> Result<Page, FilesError> {
         let below = Below::new(path)?;
         let failed = |error| FilesError::new("list", path, error);
+        let after = after.map(|name| CString::new(name.as_bytes())).transpose();
+        let after = after.map_err(|_| FilesError::BadPath(path.to_owned()))?;
         let folder = self.folder(&below, Links::Inside).map_err(failed)?;
-        let limit = limit.min(LIST_ENTRIES);
-        let names = names(folder.as_fd(), limit).map_err(|error| match error {
-            Errno::OVERFLOW => FilesError::TooMany { path: path.to_owned(), limit },
-            error => failed(error),
-        })?;
-        let mut found = Vec::with_capacity(names.len());
-        for named in names {
-            let name = OsString::from_vec(named.name.into_bytes());
+        let (names, more) = names_after(folder.as_fd(), after.as_deref(), limit).map_err(failed)?;
+        let names: Vec<_> = names.into_iter().map(|name| OsString::from_vec(name.into_bytes())).collect();
+        let more = match names.last() {
+            Some(last) if more => More::After(last.clone()),
+            Some(_) | None => More::No,
+        };
+        let mut entries = Vec::with_capacity(names.len());
+        for name in names {
             // What went away since is not there.
-            found.extend(described(folder.as_fd(), &name).map_err(failed)?);
+            entries.extend(described(folder.as_fd(), &name).map_err(failed)?);
         }
-        Ok(found)
+        Ok(Page { entries, more })
     }
 
     /// Opens a regular file for reading. The descriptor stays good whatever happens to the path.
@@ -175,7 +191,7 @@ impl Files {
         Ok(bytes)
     }
 
-    /// Writes a file, whole or not at all. One that is there keeps its mode unless `mode` is given; a link in its
+    /// Writes a file, whole or not at all, and durably. One that is there keeps its mode unless `mode` is given; a link in its
     /// place is replaced, not followed. `content` is read to its end.
     pub fn write(
         &self,
@@ -185,6 +201,49 @@ impl Files {
         parents: Parents,
     ) -> Result<u64, FilesError> {
         let below = Below::new(path)?;
+        let (folder, name, mode) = self.place(path, &below, mode, parents)?;
+        let failed = |error| FilesError::new("write", path, error);
+        let draft = draft_name();
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&folder, &draft, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
+        let mut file = File::from(file);
+        let written = std::io::copy(content, &mut file)
+            .and_then(|count| self.settle(&file, &folder, &draft, name, mode).map(|()| count));
+        written.map_err(|source| undo(&folder, &draft, path, source))
+    }
+
+    /// Makes the file `from`, which lies outside and is nobody else's, the file at `path`: moved where it is on the
+    /// same file system, and copied otherwise. The rest is as with [`Self::write`].
+    pub fn adopt(
+        &self,
+        path: &Path,
+        from: &Path,
+        mode: Option<u32>,
+        parents: Parents,
+    ) -> Result<u64, FilesError> {
+        let below = Below::new(path)?;
+        let broken = |source| FilesError::Io { what: "write", path: path.to_owned(), source };
+        let mut file = File::open(from).map_err(broken)?;
+        let size = file.metadata().map_err(broken)?.len();
+        let (folder, name, bits) = self.place(path, &below, mode, parents)?;
+        let draft = draft_name();
+        match rustix::fs::renameat(CWD, from, &folder, &draft) {
+            Ok(()) => {}
+            Err(Errno::XDEV) => return self.write(path, &mut file, mode, parents),
+            Err(error) => return Err(FilesError::new("write", path, error)),
+        }
+        let settled = self.settle(&file, &folder, &draft, name, bits).map(|()| size);
+        settled.map_err(|source| undo(&folder, &draft, path, source))
+    }
+
+    /// Where a new file goes, what it is called there, and which permissions it gets.
+    fn place<'b>(
+        &self,
+        path: &Path,
+        below: &'b Below,
+        mode: Option<u32>,
+        parents: Parents,
+    ) -> Result<(OwnedFd, &'b OsStr, u32), FilesError> {
         let (folder, name) = below.split()?;
         let failed = |error| FilesError::new("write", path, error);
         if parents == Parents::Make {
@@ -201,24 +260,24 @@ impl Files {
             }
             (Ok(_) | Err(_), None) => 0o644,
         };
-        let draft = draft_name();
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&folder, &draft, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
-        let mut file = File::from(file);
-        let written = std::io::copy(content, &mut file).and_then(|count| {
-            file.flush()?;
-            self.give(&folder, &file)?;
-            rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
-            rustix::fs::renameat(&folder, &draft, &folder, name)?;
-            Ok(count)
-        });
-        written.map_err(|source| {
-            let _ = rustix::fs::unlinkat(&folder, &draft, AtFlags::empty());
-            match source.raw_os_error() {
-                Some(code) => failed(Errno::from_raw_os_error(code)),
-                None => FilesError::Io { what: "write", path: path.to_owned(), source },
-            }
-        })
+        Ok((folder, name, mode))
+    }
+
+    /// Gives a whole draft its owner, its permissions and its name, each on disk before the next.
+    fn settle(
+        &self,
+        file: &File,
+        folder: &OwnedFd,
+        draft: &str,
+        name: &OsStr,
+        mode: u32,
+    ) -> std::io::Result<()> {
+        self.give(folder, file)?;
+        rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?;
+        file.sync_all()?;
+        rustix::fs::renameat(folder, draft, folder, name)?;
+        rustix::fs::fsync(folder)?;
+        Ok(())
     }
 
     /// A file written from outside belongs to whoever owns the folder it is in, so that those inside can use it.
@@ -335,6 +394,15 @@ impl Files {
             folder = Some(rustix::fs::openat(here, name, FOLDER, Mode::empty())?);
         }
         rustix::fs::openat(&self.root, c".", flags, Mode::empty())
+    }
+}
+
+/// Takes a draft away that did not become a file, and says why.
+fn undo(folder: &OwnedFd, draft: &str, path: &Path, source: std::io::Error) -> FilesError {
+    let _ = rustix::fs::unlinkat(folder, draft, AtFlags::empty());
+    match source.raw_os_error() {
+        Some(code) => FilesError::new("write", path, Errno::from_raw_os_error(code)),
+        None => FilesError::Io { what: "write", path: path.to_owned(), source },
     }
 }
 

@@ -1,10 +1,8 @@
-//! Paths below a folder, and names as text. A name on Linux is bytes; JSON and URLs have text. Names cross those
-//! doors percent-encoded, which leaves ordinary names as they are and loses nothing of the others.
+//! Paths below a folder, and their form as text.
 
 use super::FilesError;
 use std::{
     ffi::{OsStr, OsString},
-    fmt::Write,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Component, Path, PathBuf},
 };
@@ -51,65 +49,27 @@ impl Below {
     }
 }
 
-/// A path as text: `%` and two digits for each byte that is not part of UTF-8 text, for control characters, and
-/// for `%` itself.
-pub fn encode_path(path: &Path) -> String {
-    let mut text = String::new();
-    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
-        for character in chunk.valid().chars() {
-            if character == '%' || character.is_ascii_control() {
-                let _ = write!(text, "%{:02X}", u32::from(character));
-            } else {
-                text.push(character);
-            }
-        }
-        for byte in chunk.invalid() {
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    text
+/// A path as text, as the protocol writes it.
+pub fn encode_path(path: impl AsRef<Path>) -> String {
+    protocol::path_text(path.as_ref().as_os_str().as_bytes())
 }
 
 /// The path that [`encode_path`] wrote as `text`. A `%` without two digits is refused.
 pub fn decode_path(text: &str) -> Result<PathBuf, FilesError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let digit = |at: usize| rest.get(at).and_then(|digit| char::from(*digit).to_digit(16));
-        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
-            return Err(FilesError::BadPath(PathBuf::from(text)));
-        };
-        bytes.push((high * 16 + low) as u8);
-        rest = rest.get(2..).unwrap_or_default();
-    }
+    let bytes = protocol::path_bytes(text).ok_or_else(|| FilesError::BadPath(PathBuf::from(text)))?;
     Ok(PathBuf::from(OsString::from_vec(bytes)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
-    fn ordinary_names_stay_as_they_are() {
-        for (bytes, text) in [
-            (&b"src/main.rs"[..], "src/main.rs"),
-            ("größe ☂".as_bytes(), "größe ☂"),
-            (b"100%", "100%25"),
-            (b"a\nb", "a%0Ab"),
-            (b"\xff\xfe.txt", "%FF%FE.txt"),
-            (b"caf\xe9", "caf%E9"),
-        ] {
-            assert_eq!(encode_path(Path::new(OsStr::from_bytes(bytes))), text);
-        }
-        for bad in ["%", "%4", "%zz", "a%+1"] {
-            assert!(matches!(decode_path(bad), Err(FilesError::BadPath(_))), "{bad}");
-        }
+    fn odd_names_round_trip_as_text() {
+        let odd = Path::new(OsStr::from_bytes(b"caf\xe9/100%"));
+        assert_eq!(encode_path(odd), "caf%E9/100%25");
+        assert_eq!(decode_path("caf%E9/100%25").unwrap(), odd);
+        assert!(matches!(decode_path("%zz"), Err(FilesError::BadPath(_))));
     }
 
     #[test]
@@ -119,14 +79,6 @@ mod tests {
         }
         for (path, plain) in [("", ""), (".", ""), ("a//b/", "a/b"), ("./a/./b", "a/b"), ("...", "...")] {
             assert_eq!(Below::new(Path::new(path)).unwrap().path(), Path::new(plain));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn every_path_round_trips(bytes: Vec<u8>) {
-            let path = PathBuf::from(OsString::from_vec(bytes));
-            prop_assert_eq!(decode_path(&encode_path(&path)).unwrap(), path);
         }
     }
 }

@@ -69,7 +69,7 @@ fn files_are_listed_read_written_and_removed() {
         let again = files.mkdir(path("new/empty"), Parents::Need);
         assert!(matches!(again, Err(FilesError::Exists(_))), "{again:?}");
         let names: Vec<_> =
-            files.list(path("new"), 10).unwrap().into_iter().map(|entry| entry.name).collect();
+            files.list(path("new"), None, 10).unwrap().entries.into_iter().map(|entry| entry.name).collect();
         assert_eq!(names, ["empty", "folder"]);
         let full = files.remove(path("new"), Remove::Alone);
         assert!(matches!(full, Err(FilesError::NotEmpty(_))), "{full:?}");
@@ -77,8 +77,59 @@ fn files_are_listed_read_written_and_removed() {
         files.remove(path("new"), Remove::WithContents).unwrap();
         assert!(matches!(files.look(path("new")), Err(FilesError::NotFound(_))));
         assert_eq!(files.look(path("")).unwrap().kind, FileKind::Folder);
-        let many = files.list(path(""), 0);
-        assert!(matches!(many, Err(FilesError::TooMany { limit: 0, .. })), "{many:?}");
+    }
+}
+
+#[test]
+fn a_file_from_outside_is_taken_in() {
+    let room = Room::new();
+    // Memory has a file system of its own, so that this one cannot be moved.
+    let elsewhere = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+    for files in room.both() {
+        for from in [room.outside().join("upload"), elsewhere.path().to_owned()] {
+            fs::write(&from, "content").unwrap();
+            let taken = files.adopt(path("new/file"), &from, Some(0o640), Parents::Make).unwrap();
+            assert_eq!(taken, 7);
+            let entry = files.look(path("new/file")).unwrap();
+            assert_eq!((entry.size, entry.mode), (7, 0o640));
+            let names = files.list(path("new"), None, 10).unwrap().entries;
+            assert_eq!(names.len(), 1, "no draft is left");
+            fs::write(&from, "content").unwrap();
+            let refused = files.adopt(path("sub"), &from, None, Parents::Make);
+            assert!(matches!(refused, Err(FilesError::NotFile(_))), "{refused:?}");
+            symlink(room.outside(), room.work().join("out")).unwrap();
+            let refused = files.adopt(path("out/file"), &from, None, Parents::Make);
+            assert!(refused.is_err() && !room.outside().join("file").exists());
+            fs::remove_file(room.work().join("out")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_folder_is_listed_page_by_page_in_byte_order() {
+    let room = Room::new();
+    let names: Vec<OsString> = [&b"A"[..], b"\xffodd", b"b.txt", b"b", b"sub-"]
+        .map(|name| OsStr::from_bytes(name).to_owned())
+        .into();
+    for name in &names {
+        fs::write(room.work().join(name), "").unwrap();
+    }
+    let mut sorted = [names, vec!["sub".into()]].concat();
+    sorted.sort();
+    for files in room.both() {
+        let (mut seen, mut after) = (Vec::new(), None);
+        loop {
+            let page = files.list(path(""), after.as_deref(), 2).unwrap();
+            assert!(page.entries.len() <= 2);
+            seen.extend(page.entries.into_iter().map(|entry| entry.name));
+            match page.more {
+                More::After(name) => after = Some(name),
+                More::No => break,
+            }
+        }
+        assert_eq!(seen, sorted);
+        let nothing = files.list(path(""), Some(OsStr::from_bytes(b"\xff\xff")), 2).unwrap();
+        assert_eq!(nothing, Page { entries: vec![], more: More::No });
     }
 }
 
@@ -91,7 +142,7 @@ fn bad_paths_and_wrong_kinds_are_typed() {
         for bad in ["..", "/etc/passwd", "sub/../../outside/secret", "sub/\0", &"x/".repeat(4000)] {
             for error in [
                 files.read(path(bad), 0..1).err(),
-                files.list(path(bad), 1).err(),
+                files.list(path(bad), None, 1).err(),
                 put(&files, bad, "x").err(),
                 files.remove(path(bad), Remove::WithContents).err(),
                 files.mkdir(path(bad), Parents::Make).err(),
@@ -107,7 +158,7 @@ fn bad_paths_and_wrong_kinds_are_typed() {
         assert!(matches!(files.read(path("pipe"), 0..1), Err(FilesError::NotFile(_))));
         assert!(matches!(files.read(path("nothing"), 0..1), Err(FilesError::NotFound(_))));
         assert!(matches!(files.read(path("sub/file/x"), 0..1), Err(FilesError::NotFolder(_))));
-        assert!(matches!(files.list(path("sub/file"), 1), Err(FilesError::NotFolder(_))));
+        assert!(matches!(files.list(path("sub/file"), None, 1), Err(FilesError::NotFolder(_))));
         assert!(matches!(put(&files, "sub", "x"), Err(FilesError::NotFile(_))));
         assert!(matches!(put(&files, &"n".repeat(300), "x"), Err(FilesError::BadPath(_))));
     }
@@ -131,10 +182,15 @@ fn links_are_told_and_never_lead_out() {
                 "{at}: {refused:?}"
             );
         }
-        let listed: BTreeMap<_, _> =
-            files.list(path(""), 100).unwrap().into_iter().map(|entry| (entry.name, entry.kind)).collect();
+        let listed: BTreeMap<_, _> = files
+            .list(path(""), None, 100)
+            .unwrap()
+            .entries
+            .into_iter()
+            .map(|entry| (entry.name, entry.kind))
+            .collect();
         assert_eq!(listed[OsStr::new("relative")], FileKind::Link("../outside/secret".into()));
-        assert!(files.list(path("folder"), 100).is_err());
+        assert!(files.list(path("folder"), None, 100).is_err());
         assert!(put(&files, "folder/new", "x").is_err());
         assert!(files.mkdir(path("folder/new"), Parents::Make).is_err());
         assert!(files.remove(path("folder/secret"), Remove::Alone).is_err());
@@ -223,7 +279,7 @@ fn names_that_are_not_text_go_through_the_doors() {
         let back = decode_path(&text).unwrap();
         files.write(&back, &mut &b"odd"[..], None, Parents::Need).unwrap();
         assert_eq!(fs::read(room.work().join(name)).unwrap(), b"odd");
-        let listed = files.list(path("sub"), 10).unwrap();
+        let listed = files.list(path("sub"), None, 10).unwrap().entries;
         assert!(listed.iter().any(|entry| entry.name.as_bytes() == b"\xff\xfe name%"));
         files.remove(&back, Remove::Alone).unwrap();
     }

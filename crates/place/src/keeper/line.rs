@@ -309,6 +309,10 @@ impl Line {
         }
     }
 
+    pub(crate) fn is_gone(&self) -> bool {
+        *self.gone.borrow()
+    }
+
     pub(crate) async fn gone(&self) {
         let mut gone = self.gone.clone();
         // The sender goes with the connection, which is the same news.

@@ -84,6 +84,20 @@ pub struct EgressRefused {
     pub reason: EgressRefusal,
 }
 
+impl EgressRefused {
+    /// In words, to follow a colon.
+    pub fn why(&self) -> &'static str {
+        match self.reason {
+            EgressRefusal::NotAllowed => "the policy does not allow the host",
+            EgressRefusal::PrivateAddress => "its address is not a public one",
+            EgressRefusal::NotResolved => "its name could not be resolved",
+            EgressRefusal::BadRequest => "the request could not be understood",
+            EgressRefusal::Unreachable => "it could not be reached",
+            EgressRefusal::TooMany => "too many connections are open",
+        }
+    }
+}
+
 /// A process that a keeper had when it was taken up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
@@ -129,6 +143,17 @@ impl Keeper {
 
     pub fn limits(&self) -> &[Limit] {
         &self.isolation.limits
+    }
+
+    /// The same, in words.
+    pub fn limit_names(&self) -> Vec<&'static str> {
+        let name = |limit: &Limit| match limit {
+            Limit::Memory => "memory",
+            Limit::Processes => "processes",
+            Limit::Cpu => "processor time",
+            Limit::OpenFiles => "open files",
+        };
+        self.isolation.limits.iter().map(name).collect()
     }
 
     /// What was asked for and is not in force, in words.
@@ -215,10 +240,10 @@ impl Keeper {
         let err = KeptOutput::follow(&self.line, &hold, STDERR, stderr).await?;
         let stdin = KeptInput::new(Arc::clone(&self.line), process, STDIN);
         Ok(Process {
-            stdin: Stdin::kept(stdin),
-            stdout: Output::kept(out),
-            stderr: Output::kept(err),
-            handle: Handle::kept(KeptHandle::new(Arc::clone(&self.line), hold)),
+            stdin: Stdin(stdin),
+            stdout: Output(out),
+            stderr: Output(err),
+            handle: Handle(KeptHandle::new(Arc::clone(&self.line), hold)),
         })
     }
 
@@ -256,6 +281,10 @@ impl Keeper {
     /// Waits for the next refused connection; `None` once the keeper is gone. One waits at a time.
     pub async fn egress_refused(&self) -> Option<EgressRefused> {
         self.line.egress_refused().await
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.line.is_gone()
     }
 
     /// Waits until the connection is gone: the keeper ended or died, or another server took it up.

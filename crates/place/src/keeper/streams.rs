@@ -88,6 +88,7 @@ impl KeptOutput {
 #[derive(Debug)]
 pub(crate) struct KeptInput {
     shared: Arc<Shared>,
+    answers: Arc<Input>,
     sender: JoinHandle<()>,
 }
 
@@ -115,8 +116,12 @@ impl KeptInput {
     pub(crate) fn new(line: Arc<Line>, process: u64, fd: u32) -> Self {
         let shared = Arc::new(Shared { queue: Mutex::default(), more: Notify::new() });
         let answers = line.input(process, fd);
-        let post = Post { shared: Arc::clone(&shared), line, answers, process, fd };
-        Self { shared, sender: tokio::spawn(post.work()) }
+        let post = Post { shared: Arc::clone(&shared), line, answers: Arc::clone(&answers), process, fd };
+        Self { shared, answers, sender: tokio::spawn(post.work()) }
+    }
+
+    pub(crate) fn taken(&self) -> Seq {
+        self.answers.state().taken
     }
 
     pub(crate) fn send(&self, number: Seq, bytes: Bytes) -> Result<(), StdinError> {

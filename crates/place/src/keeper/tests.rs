@@ -37,6 +37,7 @@ fn sh(script: &str) -> Spawn {
         program: "sh".to_owned(),
         args: vec!["-c".to_owned(), script.to_owned()],
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+        cwd: None,
     }
 }
 

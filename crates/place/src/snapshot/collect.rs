@@ -1,5 +1,7 @@
 //! Garbage collection: mark what the kept snapshots need, then remove the rest if it has been idle long enough.
 //!
+//! A copy of a store is the same marking, with the marked objects written elsewhere.
+//!
 //! Nothing is removed unless every kept snapshot was read whole. The idle time is what protects a snapshot in the
 //! making, whose objects no index names yet; the store checks it again in the step that removes.
 
@@ -61,6 +63,50 @@ pub(crate) fn collect(
         }
     }
     Ok(collected)
+}
+
+/// What a copy into another store did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Copied {
+    pub objects: u64,
+    pub bytes: u64,
+}
+
+/// Frames given to the other store at once: their syncs share the disk's commits.
+const COPY_FRAMES: usize = 16;
+
+pub(crate) fn copy(
+    store: &dyn Store,
+    keep: impl Iterator<Item = SnapshotId>,
+    into: &dyn Store,
+    watch: &Watch<'_>,
+) -> Result<Copied, SnapshotError> {
+    let mut copied = Copied::default();
+    let mut done = HashSet::new();
+    for id in keep {
+        let mut needed = HashSet::new();
+        mark(store, &id, &mut needed)?;
+        // The root names the others, so it comes last: a copy that breaks off has no half snapshot.
+        needed.remove(&id.0);
+        let parts: Vec<_> = needed.into_iter().filter(|object| done.insert(*object)).collect();
+        for batch in parts.chunks(COPY_FRAMES).chain([&[id.0][..]]) {
+            watch.check()?;
+            let mut frames = Vec::with_capacity(batch.len());
+            for object in batch {
+                if into.refresh(object).map_err(SnapshotError::Store)? {
+                    continue;
+                }
+                let frame = store.get(object).map_err(SnapshotError::Store)?;
+                let frame = frame.ok_or(SnapshotError::Missing { object: *object, file: None })?;
+                copied.objects += 1;
+                copied.bytes += frame.len() as u64;
+                frames.push((*object, frame));
+            }
+            into.put(&frames).map_err(SnapshotError::Store)?;
+        }
+        watch.tell(Progress { files: copied.objects, bytes: copied.bytes });
+    }
+    Ok(copied)
 }
 
 fn mark(store: &dyn Store, id: &SnapshotId, needed: &mut HashSet<ObjectId>) -> Result<(), SnapshotError> {

@@ -24,20 +24,22 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use collect::Collected;
+pub use collect::{Collected, Copied};
 pub use error::SnapshotError;
 pub use object::{NotAnId, ObjectId, SnapshotId};
 pub use options::{
     DEPTH, Existing, IdRange, Limits, Owners, PATH_BYTES, Progress, RestoreOptions, SNAPSHOT_BYTES,
     SNAPSHOT_FILES, SpecialBits, Sync, TakeOptions, Watch,
 };
-pub use read::{Diff, EntryKind, Listing};
+pub use read::Diff;
 pub use restore::{Restored, clear_drafts};
 pub use store::{Listed, Local, Store};
 pub use take::{Skipped, Taken};
 
+use crate::files::{FileEntry, Page};
 use std::{
     collections::HashMap,
+    ffi::OsStr,
     io::Write,
     ops::Range,
     path::Path,
@@ -97,11 +99,22 @@ impl Snapshots {
         restore::restore(&*self.store, id, into, options)
     }
 
-    /// What a folder of the snapshot holds; the empty path is the workspace itself. A path that names something
-    /// else lists that alone.
-    pub fn list(&self, id: &SnapshotId, path: &Path) -> Result<Vec<Listing>, SnapshotError> {
+    /// What is at `path`; the empty path is the workspace itself. Links are told, never followed.
+    pub fn look(&self, id: &SnapshotId, path: &Path) -> Result<FileEntry, SnapshotError> {
         let _use = self.begin(Some(*id));
-        read::list(&*self.store, id, path)
+        read::look(&*self.store, id, path)
+    }
+
+    /// What a folder of the snapshot holds behind the name `after`, at most `limit` entries.
+    pub fn list(
+        &self,
+        id: &SnapshotId,
+        path: &Path,
+        after: Option<&OsStr>,
+        limit: usize,
+    ) -> Result<Page, SnapshotError> {
+        let _use = self.begin(Some(*id));
+        read::list(&*self.store, id, path, after, limit)
     }
 
     /// The part of a regular file that `range` covers; shorter where the file ends.
@@ -155,21 +168,47 @@ impl Snapshots {
         collect::collect(&*self.store, keep.into_iter(), &used, &idle, watch)
     }
 
-    fn begin(&self, snapshot: Option<SnapshotId>) -> InUseUntilDropped {
+    /// Keeps garbage collection from a snapshot between the calls that read it.
+    pub fn hold(&self, id: &SnapshotId) -> Held {
+        self.begin(Some(*id))
+    }
+
+    /// Copies what the snapshots of `keep` need into another store, durably; what is there already stays. For
+    /// backups and their return.
+    pub fn copy(
+        &self,
+        keep: impl IntoIterator<Item = SnapshotId>,
+        into: &dyn Store,
+        watch: &Watch<'_>,
+    ) -> Result<Copied, SnapshotError> {
+        collect::copy(&*self.store, keep.into_iter(), into, watch)
+    }
+
+    /// Makes every object young, so that a server that collects garbage beside a backup leaves them all for its
+    /// grace.
+    pub fn refresh(&self) -> Result<(), SnapshotError> {
+        let mut all = Vec::new();
+        self.store.list(&mut |listed| all.push(listed.id)).map_err(SnapshotError::Store)?;
+        all.iter().try_for_each(|id| self.store.refresh(id).map(|_| ())).map_err(SnapshotError::Store)
+    }
+
+    fn begin(&self, snapshot: Option<SnapshotId>) -> Held {
         let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         let number = in_use.next;
         in_use.next += 1;
         in_use.uses.insert(number, Use { since: Instant::now(), snapshot });
-        InUseUntilDropped { number, in_use: Arc::clone(&self.in_use) }
+        Held { number, in_use: Arc::clone(&self.in_use) }
     }
 }
 
-struct InUseUntilDropped {
+/// A snapshot that is in use until this is dropped.
+#[derive(Debug)]
+pub struct Held {
     number: u64,
     in_use: Arc<Mutex<InUse>>,
 }
 
-impl Drop for InUseUntilDropped {
+impl Drop for Held {
     fn drop(&mut self) {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner).uses.remove(&self.number);
     }

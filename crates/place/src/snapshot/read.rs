@@ -6,38 +6,18 @@ use super::{
     manifest::{Content, Entry, Kind, path_order},
     objects::{Entries, Objects},
 };
-use crate::files::archive::{Archive, Member, MemberKind};
+use crate::files::{
+    FileEntry, FileKind, More, Page,
+    archive::{Archive, Member, MemberKind},
+};
 use std::{
     cmp::Ordering,
+    ffi::OsStr,
     io::{self, Read, Write},
     ops::Range,
     os::unix::ffi::OsStrExt,
-    path::{Component, Path, PathBuf},
+    path::{Component, Path},
 };
-
-/// One entry of a folder in a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listing {
-    /// From the workspace on.
-    pub path: PathBuf,
-    pub kind: EntryKind,
-    pub mode: u32,
-    /// As seen inside.
-    pub uid: u32,
-    pub gid: u32,
-    pub size: u64,
-    /// Seconds and nanoseconds since 1970.
-    pub modified: (i64, u32),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EntryKind {
-    File,
-    Folder,
-    /// With what it points to, which is never followed.
-    Link(PathBuf),
-    Fifo,
-}
 
 /// How much lies between two snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,34 +28,53 @@ pub struct Diff {
     pub changed: u64,
 }
 
-pub(crate) fn list(store: &dyn Store, id: &SnapshotId, path: &Path) -> Result<Vec<Listing>, SnapshotError> {
+pub(crate) fn look(store: &dyn Store, id: &SnapshotId, path: &Path) -> Result<FileEntry, SnapshotError> {
     let path = key(path)?;
-    let mut entries = Entries::open_at(store, id, &path)?;
-    let Some(entry) = entries.find(&path)? else { return Err(SnapshotError::NotFound(path_of(&path))) };
-    if entry.kind != Kind::Folder {
-        return Ok(vec![listing(&path, &entry)]);
-    }
-    let mut found = Vec::new();
-    while let Some(entry) = entries.entry.take() {
-        let Some(name) = below(&entries.path, &path) else { break };
-        if !name.contains(&b'/') {
-            found.push(listing(&entries.path, &entry));
-        }
-        entries.advance()?;
-    }
-    Ok(found)
+    let found = Entries::open_at(store, id, &path)?.find(&path)?;
+    let entry = found.ok_or_else(|| SnapshotError::NotFound(path_of(&path)))?;
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    Ok(described(name, &entry))
 }
 
-fn listing(path: &[u8], entry: &Entry) -> Listing {
+pub(crate) fn list(
+    store: &dyn Store,
+    id: &SnapshotId,
+    path: &Path,
+    after: Option<&OsStr>,
+    limit: usize,
+) -> Result<Page, SnapshotError> {
+    let path = key(path)?;
+    let mut index = Entries::open_at(store, id, &path)?;
+    let Some(entry) = index.find(&path)? else { return Err(SnapshotError::NotFound(path_of(&path))) };
+    if entry.kind != Kind::Folder {
+        return Err(SnapshotError::NotFolder(path_of(&path)));
+    }
+    let mut entries: Vec<FileEntry> = Vec::new();
+    while let Some(entry) = index.entry.take() {
+        let Some(name) = below(&index.path, &path) else { break };
+        if !name.contains(&b'/') && after.is_none_or(|after| name > after.as_bytes()) {
+            if entries.len() >= limit {
+                let last = entries.last().map(|last| More::After(last.name.clone()));
+                return Ok(Page { entries, more: last.unwrap_or(More::No) });
+            }
+            entries.push(described(name, &entry));
+        }
+        index.advance()?;
+    }
+    Ok(Page { entries, more: More::No })
+}
+
+fn described(name: &[u8], entry: &Entry) -> FileEntry {
     let (kind, size) = match &entry.kind {
-        Kind::File(content) => (EntryKind::File, content.size),
-        Kind::Folder => (EntryKind::Folder, 0),
-        Kind::Link(target) => (EntryKind::Link(path_of(target)), target.len() as u64),
-        Kind::Hard(_, size) => (EntryKind::File, *size),
-        Kind::Fifo => (EntryKind::Fifo, 0),
+        Kind::File(content) => (FileKind::File, content.size),
+        Kind::Folder => (FileKind::Folder, 0),
+        Kind::Link(target) => (FileKind::Link(path_of(target)), target.len() as u64),
+        Kind::Hard(_, size) => (FileKind::File, *size),
+        Kind::Fifo => (FileKind::Other, 0),
     };
     let &Entry { mode, uid, gid, mtime, .. } = entry;
-    Listing { path: path_of(path), kind, mode, uid, gid, size, modified: (mtime.sec, mtime.nsec) }
+    let name = OsStr::from_bytes(name).to_owned();
+    FileEntry { name, kind, mode, uid, gid, size, modified: (mtime.sec, mtime.nsec) }
 }
 
 pub(crate) fn read_file(

@@ -214,7 +214,7 @@ impl Task {
         if self.state.status == Status::Ended || self.ending() {
             return Err(lifecycle::ended());
         }
-        if self.stage == Stage::Closing {
+        if matches!(self.stage, Stage::Closing | Stage::Leaving) {
             return Err(Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment"));
         }
         Ok(())
@@ -235,7 +235,7 @@ impl Task {
         self.bring()
     }
 
-    fn thaw(&mut self, cx: &mut Cx) {
+    pub(super) fn thaw(&mut self, cx: &mut Cx) {
         if let Occupied::Live(live) = &mut self.occupied {
             live.thaw();
         }
@@ -272,14 +272,23 @@ impl Task {
             self.leavers.push(reply);
             return;
         }
-        if let Occupied::Live(live) = &mut self.occupied {
-            live.freeze();
+        let Occupied::Live(live) = &self.occupied else {
+            self.shift(Move::Pause, None, &mut cx);
+            self.reply_now(reply, &cx);
+            return self.settle(cx);
+        };
+        if !live.hold.keeper().can_freeze() {
+            let reason = "this machine can freeze nothing, so that its agent was stopped".to_owned();
+            self.rest(Some(reason), &mut cx);
+            self.leavers.push(reply);
+            return self.settle(cx);
         }
+        let frozen = live.hold.freeze();
         self.clock.freeze(Instant::now());
-        self.idle_since = Instant::now();
-        self.shift(Move::Pause, None, &mut cx);
-        self.reply_now(reply, &cx);
-        self.settle(cx);
+        self.errand = Some(Box::pin(async move {
+            let result = frozen.await.map_err(|error| error.to_string());
+            super::errand::Ran::Froze { reply, result }
+        }));
     }
 
     fn on_resume(&mut self, reply: Reply<Session>) {

@@ -4,18 +4,19 @@
 use super::occupied::Occupied;
 use crate::{
     Shared, agents, faults,
+    policy::{Applied, walls},
     quota::Slot,
     spec::{Memo, Spec, internal},
 };
 use journal::NewSession;
 use occupant::{Begin, Redactor};
-use place::{Process, Spawn};
+use place::{Spawn, Spawned, Terms, Walls, keeper::Access};
 use protocol::{Code, Fault, Level, McpDelivery, McpServers, Notice, SessionConfig, SessionKind};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// A process that has not said a word yet, and how to greet it.
 pub(crate) struct Launched {
-    pub(super) process: Process,
+    pub(super) spawned: Spawned,
     pub(super) begin: Begin,
     pub(super) slot: Slot,
     pub(super) notices: Vec<Notice>,
@@ -25,6 +26,8 @@ pub(crate) struct Launched {
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// As an agent's command, this program itself.
 const OWN_PROGRAM: &str = "outlast";
+/// Where a sandbox sees it.
+const OWN_PROGRAM_INSIDE: &str = "/run/outlast/outlast";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Workspace {
@@ -55,6 +58,69 @@ async fn launch(
     slot: Slot,
     workspace: Workspace,
 ) -> Result<Launched, Fault> {
+    let outfit = outfit(shared, fixed, memo, &spec).await?;
+    let mut notices = prepare(shared, fixed, &spec, &outfit, workspace).await?;
+    let manifest = &outfit.version.manifest;
+    let mut terms = outfit.applied.terms;
+    let program = match (manifest.command.as_str(), terms.walls) {
+        (OWN_PROGRAM, Walls::None) => shared.options.exe.to_string_lossy().into_owned(),
+        (OWN_PROGRAM, Walls::Sandbox) => {
+            terms.mounts.push(Terms::mount(
+                &shared.options.exe,
+                Path::new(OWN_PROGRAM_INSIDE),
+                Access::ReadOnly,
+            ));
+            OWN_PROGRAM_INSIDE.to_owned()
+        }
+        (other, _) => other.to_owned(),
+    };
+    let spawn = Spawn { program, args: manifest.args.clone(), env: outfit.env, cwd: None };
+    let spawned = shared.place.spawn(&fixed.sandbox, spawn, terms).await;
+    let spawned = spawned.map_err(|error| faults::spawn(&error))?;
+    notices.extend(outfit.applied.warnings.into_iter().map(warning));
+    notices.extend(in_force(&spawned));
+    Ok(Launched { spawned, begin: outfit.begin, slot, notices })
+}
+
+fn warning(text: String) -> Notice {
+    Notice { level: Level::Warning, text }
+}
+
+/// Which of a sandbox's limits hold on this machine.
+fn in_force(spawned: &Spawned) -> Option<Notice> {
+    let keeper = spawned.hold.keeper();
+    if !keeper.in_sandbox() {
+        return None;
+    }
+    let mut text = format!("in a sandbox; limits in force: {}", list(&keeper.limit_names()));
+    if keeper.missing().is_empty() {
+        return Some(Notice { level: Level::Info, text });
+    }
+    text.push_str("; not in force: ");
+    text.push_str(&keeper.missing().join("; "));
+    Some(warning(text))
+}
+
+fn list(words: &[&str]) -> String {
+    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+}
+
+/// Everything about an occupant but its process.
+pub(super) struct Outfit {
+    version: agents::Version,
+    servers: McpServers,
+    env: BTreeMap<String, String>,
+    applied: Applied,
+    pub(super) begin: Begin,
+}
+
+/// The same for a new process and for one that is taken up.
+pub(super) async fn outfit(
+    shared: &Shared,
+    fixed: &NewSession,
+    memo: &Memo,
+    spec: &Spec,
+) -> Result<Outfit, Fault> {
     let name = match (fixed.kind, &fixed.agent) {
         (SessionKind::Agent, Some(name)) => name,
         (SessionKind::Agent | SessionKind::Shell, _) => {
@@ -74,38 +140,35 @@ async fn launch(
 
     let mut servers = agents::read_mcp_servers(&version.folder)?;
     servers.extend(spec.mcp_servers.clone());
-    let notices = prepare(shared, fixed, &spec, &version, &servers, workspace).await?;
 
-    let home = shared.place.home(&fixed.sandbox);
+    let policy = &version.manifest.policy;
+    let applied = shared.options.sandboxing.apply(fixed.place, policy, spec.policy.as_ref(), &servers)?;
+    let turn_secs = [policy.turn_secs, spec.policy.as_ref().and_then(|own| own.turn_secs)];
+    let turn_secs = turn_secs.into_iter().flatten().min();
+
+    let home = shared.place.home(&fixed.sandbox, walls(fixed.place));
     let home = home.to_str().ok_or_else(|| internal("the data folder's path is not UTF-8"))?.to_owned();
     // The later wins: defaults, agent, credential, the session's own.
     let mut env =
         BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned()), ("HOME".to_owned(), home.clone())]);
     env.extend(version.manifest.env.clone());
     env.extend(credential);
-    env.extend(spec.extra_env);
-
-    let program = match version.manifest.command.as_str() {
-        OWN_PROGRAM => shared.options.exe.to_string_lossy().into_owned(),
-        other => other.to_owned(),
-    };
-    let spawn = Spawn { program, args: version.manifest.args.clone(), env };
-    let process = shared.place.spawn(&fixed.sandbox, spawn).await.map_err(|error| faults::spawn(&error))?;
+    env.extend(spec.extra_env.clone());
 
     let mut config = memo.settings();
     config.model = config.model.or_else(|| version.manifest.model.clone());
     let begin = Begin {
         cwd: home,
         mcp_servers: match version.manifest.mcp {
-            McpDelivery::Session => servers,
+            McpDelivery::Session => servers.clone(),
             McpDelivery::File => McpServers::new(),
         },
         config: SessionConfig { model: config.model, mode: config.mode, thought_level: config.thought_level },
         resume: memo.agent_session.clone(),
-        turn_secs: version.manifest.policy.turn_secs,
+        turn_secs,
         redactor: Redactor::new(secrets),
     };
-    Ok(Launched { process, begin, slot, notices })
+    Ok(Outfit { version, servers, env, applied, begin })
 }
 
 /// Makes the workspace where there is none, with the session's own instructions and servers in it.
@@ -113,15 +176,15 @@ async fn prepare(
     shared: &Shared,
     fixed: &NewSession,
     spec: &Spec,
-    version: &agents::Version,
-    servers: &McpServers,
+    outfit: &Outfit,
     workspace: Workspace,
 ) -> Result<Vec<Notice>, Fault> {
-    let place = &shared.place;
+    let (place, version) = (&shared.place, &outfit.version);
     if place.exists(&fixed.sandbox).await {
         return Ok(Vec::new());
     }
-    place.create(&fixed.sandbox, &version.folder).await.map_err(|error| faults::place(&error))?;
+    let created = place.create(&fixed.sandbox, &version.folder, walls(fixed.place)).await;
+    created.map_err(|error| faults::place(&error))?;
     if let Some(text) = &spec.system_prompt {
         place
             .write_file(&fixed.sandbox, "CLAUDE.md", text.as_bytes())
@@ -129,8 +192,8 @@ async fn prepare(
             .map_err(|error| faults::place(&error))?;
     }
     if version.manifest.mcp == McpDelivery::File {
-        let file =
-            serde_json::to_vec_pretty(&serde_json::json!({ "mcpServers": servers })).map_err(internal)?;
+        let file = serde_json::to_vec_pretty(&serde_json::json!({ "mcpServers": outfit.servers }))
+            .map_err(internal)?;
         place.write_file(&fixed.sandbox, ".mcp.json", &file).await.map_err(|error| faults::place(&error))?;
     }
     Ok(match workspace {

@@ -8,6 +8,7 @@
 
 mod clock;
 mod command;
+mod errand;
 mod launch;
 mod occupied;
 mod record;
@@ -22,17 +23,18 @@ use crate::{
     lifecycle::{self, Move, Step},
     live::{Inbox, Reply},
     quota::Slot,
-    spec::{Memo, Spec},
+    spec::{Memo, Outbox, Spec},
     turns::{Turn, Turns},
 };
 use clock::Clock;
+use errand::Errand;
 use journal::{Durable, NewSession, SessionState, TurnRow, Writer};
 use launch::Workspace;
 use occupant::{Cx, Said};
 use occupied::{Heard, Occupied};
 use protocol::{
-    Actor, Code, ErrorRaised, Fault, Outcome, Reason, Seq, Session, SessionCreated, SessionStatusChanged,
-    Status, TurnStarted, limits,
+    Actor, Code, ErrorRaised, Fault, Level, Notice, Outcome, Reason, Seq, Session, SessionCreated,
+    SessionStatusChanged, Status, TurnStarted, limits,
 };
 use record::Pend;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -54,6 +56,9 @@ pub(crate) struct Task {
     /// Rows that changed since the last append.
     turn_rows: Vec<TurnRow>,
     occupied: Occupied,
+    outbox: Outbox,
+    /// Work that must be done before the next command is looked at.
+    errand: Option<Errand>,
     clock: Clock,
     /// Effects waiting for their events to be on disk, in order.
     pending: VecDeque<(Seq, Pend)>,
@@ -75,6 +80,8 @@ enum Stage {
     Serving,
     /// The server stops: take nothing new up.
     Closing,
+    /// The server stops and the occupant goes on: the row stays as it is, for the next server.
+    Leaving,
     /// The session is being removed, or the pen was lost: end without another word.
     Over,
 }
@@ -116,6 +123,8 @@ impl Task {
             turns: Turns::default(),
             turn_rows: Vec::new(),
             occupied: Occupied::Empty,
+            outbox: Outbox::default(),
+            errand: None,
             clock: Clock::new(Instant::now()),
             pending: VecDeque::new(),
             joiners: Vec::new(),
@@ -162,7 +171,8 @@ impl Task {
                     Ok(()) => self.on_durable(),
                     Err(_) => self.lose("the journal is closed"),
                 },
-                Some(command) = self.inbox.recv() => self.on_command(command).await,
+                ran = errand::run(&mut self.errand) => self.on_ran(ran),
+                Some(command) = self.inbox.recv(), if self.errand.is_none() => self.on_command(command).await,
                 heard = self.occupied.hear(readable) => self.on_heard(heard),
                 () = until(deadline) => self.on_tick(),
             }
@@ -170,8 +180,9 @@ impl Task {
     }
 
     fn is_done(&self) -> bool {
-        let idle = self.turns.is_idle() || self.stage == Stage::Closing;
+        let idle = self.turns.is_idle() || matches!(self.stage, Stage::Closing | Stage::Leaving);
         matches!(self.occupied, Occupied::Empty)
+            && self.errand.is_none()
             && idle
             && self.pending.is_empty()
             && self.writer.pending_bytes() == 0
@@ -252,6 +263,15 @@ impl Task {
                     live.acp.eof(&mut cx);
                 }
             }
+            Heard::Refused(refused) => {
+                let text = format!(
+                    "a connection to {}:{} was refused: {}",
+                    refused.host,
+                    refused.port,
+                    refused.why()
+                );
+                cx.record(Actor::System, Notice { level: Level::Warning, text });
+            }
             Heard::Nothing => return,
             Heard::Gone(exit) => self.on_gone(exit, &mut cx),
         }
@@ -266,8 +286,9 @@ impl Task {
         self.clock = Clock::new(Instant::now());
         cx.now = self.clock.read(Instant::now());
         let acp = occupant::Acp::begin(launched.begin, cx);
-        self.memo.consumed = 0;
-        self.occupied = Occupied::live(acp, launched.process, launched.slot, self.redactor.clone());
+        self.let_go();
+        self.memo.tie = Some(launched.spawned.hold.tie().clone());
+        self.occupied = Occupied::live(acp, launched.spawned, launched.slot, self.redactor.clone());
     }
 
     /// The occupant could not be made or did not shake hands: everyone who waited for it is told.
@@ -418,13 +439,9 @@ impl Task {
         // What the machine says of the turn it lost belongs before the status.
         self.hear_said(cx);
         self.configurers.clear();
+        // Ends what is left of its tree, and its keeper.
         drop(live);
-        // What was meant for this process must not reach the next one.
-        self.memo.consumed = 0;
-        self.pending.retain(|(_, pend)| match pend {
-            Pend::Send(_) | Pend::Forget(_) => false,
-            Pend::Answer(_) => true,
-        });
+        self.let_go();
         match exit.after {
             Some(occupied::After::Rest { reason }) => self.shift(Move::Rest, reason, cx),
             Some(occupied::After::End) => {
@@ -444,6 +461,16 @@ impl Task {
             }
         }
         self.after_gone(cx);
+    }
+
+    /// What was meant for this process must not reach the next one.
+    fn let_go(&mut self) {
+        self.memo.let_go();
+        self.outbox = Outbox::default();
+        self.pending.retain(|(_, pend)| match pend {
+            Pend::Send(..) | Pend::Forget(_) => false,
+            Pend::Answer(_) => true,
+        });
     }
 
     /// Nobody is there: bring the occupant back for prompts that wait, or tell those who waited for its end.
@@ -506,7 +533,7 @@ impl Task {
             Err(fault) => {
                 if reply.is_none() {
                     let text = format!("the message's model was not taken: {fault}");
-                    cx.record(Actor::System, protocol::Notice { level: protocol::Level::Warning, text });
+                    cx.record(Actor::System, Notice { level: Level::Warning, text });
                 }
                 Err(fault)
             }

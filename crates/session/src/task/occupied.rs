@@ -4,13 +4,15 @@
 use super::{GRACE, clock::Clock, launch::Launched};
 use crate::quota::Slot;
 use occupant::{Acp, Redactor};
-use place::{Chunk, Exit, Process, Signal};
+use place::{Chunk, Exit, Hold, Process, Signal, Spawned, TakenUp, keeper::EgressRefused};
 use protocol::{Fault, limits};
 use std::{collections::VecDeque, future::Future, pin::Pin, time::Duration};
 use tokio::time::Instant;
 
 /// How long a dead process's output is still waited for: a child of its own may hold the pipe open for ever.
 const DRAIN: Duration = Duration::from_millis(200);
+/// Refused connections of one process that are told; a program that tries for ever fills no journal.
+const REFUSALS: u32 = 200;
 /// What an `occupant_exited` event tells of stderr.
 const STDERR_TAIL: usize = 4 * 1024;
 
@@ -43,7 +45,7 @@ impl Gone {
         match (self.exit.code, self.exit.signal) {
             (Some(code), _) => format!("exited with code {code}"),
             (None, Some(signal)) => format!("was ended by signal {signal}"),
-            (None, None) => "ended".to_owned(),
+            (None, None) => "was lost with its keeper".to_owned(),
         }
     }
 }
@@ -53,6 +55,8 @@ pub(super) enum Heard {
     Stdout(Chunk),
     /// It lives and can say nothing more.
     StdoutClosed,
+    /// Something in its sandbox was refused a connection.
+    Refused(EgressRefused),
     /// Something that only concerns this side.
     Nothing,
     Gone(Gone),
@@ -62,18 +66,22 @@ pub(super) enum Heard {
 enum Phase {
     Handshake,
     Ready,
-    /// Stopped by a signal, to go on where it was.
+    /// Standing still, to go on where it was.
     Frozen,
 }
 
 pub(super) struct LiveOccupant {
     pub(super) acp: Acp,
     pub(super) process: Process,
+    /// Dropping it ends the process and everything that it started.
+    pub(super) hold: Hold,
     phase: Phase,
     leaving: Option<Leaving>,
     exit: Option<(Exit, Instant)>,
     stdout: Stdout,
     stderr_open: bool,
+    /// Whether refused connections may still be told of.
+    refusals: Refusals,
     stderr: Ring,
     redactor: Redactor,
     /// Output up to here is, or will be, acknowledged to the place.
@@ -90,26 +98,31 @@ enum Stdout {
     Told,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusals {
+    Told(u32),
+    Over,
+}
+
 struct Leaving {
     after: After,
     kill_at: Instant,
 }
 
 impl Occupied {
-    pub(super) fn live(acp: Acp, process: Process, slot: Slot, redactor: Redactor) -> Self {
-        Self::Live(Box::new(LiveOccupant {
-            acp,
-            process,
-            phase: Phase::Handshake,
-            leaving: None,
-            exit: None,
-            stdout: Stdout::Open,
-            stderr_open: true,
-            stderr: Ring::default(),
-            redactor,
-            acknowledged: 0,
-            _slot: slot,
-        }))
+    /// A process that has just been started.
+    pub(super) fn live(acp: Acp, spawned: Spawned, slot: Slot, redactor: Redactor) -> Self {
+        let Spawned { process, hold } = spawned;
+        Self::Live(Box::new(LiveOccupant::new(acp, process, hold, slot, redactor)))
+    }
+
+    /// A process that outlived its server.
+    pub(super) fn taken_up(acp: Acp, found: TakenUp, slot: Slot, redactor: Redactor) -> Self {
+        let TakenUp { process, hold, frozen, .. } = found;
+        let mut live = LiveOccupant::new(acp, process, hold, slot, redactor);
+        live.phase = if frozen { Phase::Frozen } else { Phase::Ready };
+        live.acknowledged = live.acp.consumed();
+        Self::Live(Box::new(live))
     }
 
     /// The next thing from there; pending for ever when there is nobody. `readable` is false while the
@@ -148,8 +161,8 @@ impl Occupied {
             Self::Launching(_) => *self = Self::Empty,
             Self::Live(live) => {
                 live.process.stdin.close();
+                live.thaw();
                 live.process.handle.signal(Signal::Terminate);
-                live.process.handle.signal(Signal::Continue);
                 // Nothing takes an end back.
                 let after = match live.leaving.take() {
                     Some(Leaving { after: After::End, .. }) => After::End,
@@ -202,6 +215,25 @@ impl Occupied {
 }
 
 impl LiveOccupant {
+    fn new(acp: Acp, process: Process, hold: Hold, slot: Slot, redactor: Redactor) -> Self {
+        let sandboxed = hold.keeper().in_sandbox();
+        Self {
+            acp,
+            process,
+            hold,
+            phase: Phase::Handshake,
+            leaving: None,
+            exit: None,
+            stdout: Stdout::Open,
+            stderr_open: true,
+            refusals: if sandboxed { Refusals::Told(0) } else { Refusals::Over },
+            stderr: Ring::default(),
+            redactor,
+            acknowledged: 0,
+            _slot: slot,
+        }
+    }
+
     pub(super) fn ready(&mut self) {
         if self.phase == Phase::Handshake {
             self.phase = Phase::Ready;
@@ -230,15 +262,28 @@ impl LiveOccupant {
         self.can_configure() && !self.acp.is_busy()
     }
 
-    pub(super) fn freeze(&mut self) {
-        self.process.handle.signal(Signal::Stop);
-        self.phase = Phase::Frozen;
+    /// Lets the process go on without this server.
+    pub(super) fn leave(self) {
+        self.hold.leave();
     }
 
+    /// It stands still now.
+    pub(super) fn frozen(&mut self) {
+        if self.phase == Phase::Ready {
+            self.phase = Phase::Frozen;
+        }
+    }
+
+    /// Lets it go on. The keeper does what it is told in order, so that input sent from now on finds it awake.
     pub(super) fn thaw(&mut self) {
         if self.phase == Phase::Frozen {
-            self.process.handle.signal(Signal::Continue);
             self.phase = Phase::Ready;
+            let thawed = self.hold.thaw();
+            tokio::spawn(async move {
+                if let Err(error) = thawed.await {
+                    tracing::error!(%error, "a frozen process could not be thawed");
+                }
+            });
         }
     }
 
@@ -278,11 +323,23 @@ impl LiveOccupant {
                 chunk = self.process.stderr.next(), if self.stderr_open => match chunk {
                     Some(chunk) => {
                         self.stderr.push(&chunk.bytes);
-                        self.process.stderr.ack(chunk.offset + chunk.bytes.len() as u64);
+                        // The newest stay with the keeper: the next server reads them again.
+                        let end = chunk.offset + chunk.bytes.len() as u64;
+                        self.process.stderr.ack(end.saturating_sub(limits::STDERR_BYTES as u64));
                         return Heard::Nothing;
                     }
                     None => self.stderr_open = false,
                 },
+                refused = self.hold.egress_refused(), if self.refusals != Refusals::Over => {
+                    self.refusals = match (&refused, self.refusals) {
+                        (Some(_), Refusals::Told(count)) if count < REFUSALS => Refusals::Told(count + 1),
+                        _ => Refusals::Over,
+                    };
+                    match refused {
+                        Some(refused) => return Heard::Refused(refused),
+                        None => return Heard::Nothing,
+                    }
+                }
                 exit = self.process.handle.wait(), if self.exit.is_none() => {
                     self.exit = Some((exit, Instant::now()));
                     // The deadline that bounds the draining is set by the next round of the task's loop.
@@ -296,15 +353,6 @@ impl LiveOccupant {
 
     fn gone(&mut self, exit: Exit) -> Heard {
         Heard::Gone(Gone { exit, after: self.leaving.take().map(|leaving| leaving.after) })
-    }
-}
-
-impl Drop for LiveOccupant {
-    fn drop(&mut self) {
-        // Also when the task itself broke: no process may outlive its owner unseen.
-        if self.exit.is_none() {
-            self.process.handle.kill();
-        }
     }
 }
 

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 /// Something that may happen only once an event is on disk.
 pub(super) enum Pend {
-    /// Bytes for the occupant's stdin.
-    Send(Bytes),
+    /// Bytes for the occupant's stdin, and their number there.
+    Send(Seq, Bytes),
     /// The place may forget the occupant's output up to here.
     Forget(u64),
     /// An answer to a caller.
@@ -50,7 +50,7 @@ impl Pend {
     pub(super) fn refuse(self, fault: Fault) {
         match self {
             Self::Answer(answer) => answer.refuse(fault),
-            Self::Send(_) | Self::Forget(_) => {}
+            Self::Send(..) | Self::Forget(_) => {}
         }
     }
 }
@@ -80,14 +80,19 @@ impl Task {
         let drained = cx.drain();
         let events: Vec<NewEvent> =
             drained.records.into_iter().map(|(actor, body)| self.encode(actor, &body)).collect();
+        let stepped = !events.is_empty() || !drained.effects.is_empty();
         for (seq, effect) in drained.effects {
             match effect {
-                Effect::Send(bytes) => self.pending.push_back((seq, Pend::Send(bytes))),
+                Effect::Send(bytes) => {
+                    self.memo.sent += 1;
+                    self.outbox.push(self.memo.sent, bytes.clone());
+                    self.pending.push_back((seq, Pend::Send(self.memo.sent, bytes)));
+                }
                 // Said during draining cannot be: hear_said took everything.
                 Effect::Say(_) => {}
             }
         }
-        self.note_state();
+        self.note_state(stepped);
         let state = (self.written.as_ref() != Some(&self.state)).then(|| self.state.clone());
         let turns = std::mem::take(&mut self.turn_rows);
         if self.stage != Stage::Over && !(events.is_empty() && state.is_none() && turns.is_empty()) {
@@ -115,12 +120,36 @@ impl Task {
     }
 
     /// The parts of the row that follow from everything else.
-    fn note_state(&mut self) {
-        self.state.live = !matches!(self.occupied, super::Occupied::Empty) || !self.turns.is_idle();
+    fn note_state(&mut self, stepped: bool) {
+        if self.stage == Stage::Leaving {
+            return;
+        }
+        self.state.live = !matches!(self.occupied, super::Occupied::Empty)
+            || self.errand.is_some()
+            || !self.turns.is_idle();
+        if stepped {
+            self.note_occupant();
+        }
         let memo = self.memo.encode();
         if self.state.memo != memo {
             self.state.memo = memo;
         }
+    }
+
+    /// What the next server needs to go on with the same process. Only when something happened: its times alone are no
+    /// reason to write it down again.
+    fn note_occupant(&mut self) {
+        let super::Occupied::Live(live) = &self.occupied else { return };
+        self.memo.saved = live.acp.save(self.clock.read(Instant::now()));
+        self.outbox.arrived(live.process.stdin.taken());
+        // A handshake is not taken up, and begins with secrets.
+        self.memo.outbox = match self.memo.saved {
+            None => None,
+            Some(_) => self.outbox.seal(&self.shared.vault).unwrap_or_else(|error| {
+                tracing::error!(session = %self.fixed.id, %error, "input could not be sealed");
+                None
+            }),
+        };
     }
 
     /// Encodes and redacts. A body over the limit is replaced by a word about it: its number stays.
@@ -170,18 +199,18 @@ impl Task {
         while let Some((seq, _)) = self.pending.front()
             && *seq <= upto
         {
-            if let Some((seq, pend)) = self.pending.pop_front() {
-                self.let_out(seq, pend);
+            if let Some((_, pend)) = self.pending.pop_front() {
+                self.let_out(pend);
             }
         }
     }
 
-    fn let_out(&mut self, seq: Seq, pend: Pend) {
+    fn let_out(&mut self, pend: Pend) {
         match pend {
             Pend::Answer(answer) => answer.give(),
-            Pend::Send(bytes) => {
+            Pend::Send(number, bytes) => {
                 if let super::Occupied::Live(live) = &self.occupied
-                    && let Err(error) = live.process.stdin.send(seq, bytes)
+                    && let Err(error) = live.process.stdin.send(number, bytes)
                 {
                     tracing::warn!(session = %self.fixed.id, %error, "the agent takes no input; it is killed");
                     live.process.handle.kill();

@@ -1,17 +1,19 @@
 //! Waking a stored session: taking its lease, and giving every turn that a stopped server left open its
 //! outcome before anything else happens.
 
-use super::{Command, Stage, Task};
+use super::{Command, Occupied, Stage, Task, clock::Clock};
 use crate::{
     Shared, faults,
     lifecycle::Move,
     live::Inbox,
-    spec::Memo,
+    spec::{Memo, Outbox, Spec},
     turns::{Admission, Turn},
 };
 use journal::Journal;
+use occupant::Cx;
 use protocol::{Actor, Body, Code, Fault, Level, Notice, Outcome, Reason, SessionId, Status};
 use std::sync::Arc;
+use tokio::time::Instant;
 use tracing::Instrument as _;
 
 const SERVER_STOPPED: &str = "the server stopped";
@@ -78,10 +80,18 @@ impl Task {
         self.run().await;
     }
 
-    /// A server stopped while this session was live. Its process is gone with it: the running turn is
-    /// interrupted, the prompts that waited run now.
+    /// A server stopped while this session was live. Its process is taken up where it is; when it is gone, the running
+    /// turn is interrupted. The prompts that waited run now, or after it.
     async fn recover(&mut self, open: Vec<journal::TurnRow>) {
         let mut cx = self.cx();
+        let found = match self.find_occupant().await {
+            Ok(found) => Some(found),
+            Err(why) => {
+                self.let_go();
+                tracing::info!(session = %self.fixed.id, why, "the occupant was not taken up");
+                None
+            }
+        };
         for row in open {
             let mut turn = Turn {
                 id: row.turn,
@@ -91,6 +101,10 @@ impl Task {
                 content: Vec::new(),
                 model: None,
             };
+            if row.started && found.as_ref().is_some_and(|found| found.saved.turn() == Some(turn.id)) {
+                self.turns.take_up(turn);
+                continue;
+            }
             if row.started {
                 let message = Some("the server stopped, and the agent with it".to_owned());
                 self.end_turn(&turn, Outcome::Interrupted, Reason::ServerStopped, message, None, &mut cx);
@@ -115,6 +129,10 @@ impl Task {
                 }
             }
         }
+        if let Some(found) = found {
+            self.take_up(found, &mut cx);
+            return self.settle(cx);
+        }
         match self.state.status {
             Status::Active | Status::Starting => {
                 self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx);
@@ -134,8 +152,64 @@ impl Task {
         self.settle(cx);
     }
 
-    /// The server stops: the occupant goes, waiting prompts stay in the journal for the next one.
+    /// Looks for the process that the memo leads to, and makes everything ready to go on with it.
+    async fn find_occupant(&mut self) -> Result<Found, String> {
+        let tie = self.memo.tie.clone().ok_or("it had none")?;
+        let process = self.shared.place.take_up(&self.fixed.sandbox, &tie, self.memo.consumed).await;
+        let process = process.map_err(|error| error.to_string())?;
+        // From here on, giving up ends the process.
+        if self.state.status == Status::Ended {
+            return Err("the session has ended".to_owned());
+        }
+        let saved = self.memo.saved.clone().ok_or("its handshake was not finished")?;
+        let outbox = match &self.memo.outbox {
+            Some(sealed) => Outbox::open(&self.shared.vault, sealed).map_err(|error| error.to_string())?,
+            None => Outbox::default(),
+        };
+        let spec = Spec::open(&self.shared.vault, &self.fixed.spec).map_err(|error| error.to_string())?;
+        let outfit = super::launch::outfit(&self.shared, &self.fixed, &self.memo, &spec).await;
+        let begin = outfit.map_err(|fault| fault.message.to_string())?.begin;
+        Ok(Found { process, saved, outbox, begin })
+    }
+
+    fn take_up(&mut self, found: Found, cx: &mut Cx) {
+        let Found { process, saved, outbox, begin } = found;
+        let text = "the server was restarted; the agent went on meanwhile and was taken up".to_owned();
+        cx.record(Actor::System, Notice { level: Level::Info, text });
+        self.redactor = begin.redactor.clone();
+        self.clock = Clock::new(Instant::now());
+        cx.now = self.clock.read(Instant::now());
+        let frozen = process.frozen;
+        let acp = occupant::Acp::take_up(begin, saved, self.memo.consumed, cx);
+        // A line may have been sent whose number is not written down; none is used twice.
+        self.memo.sent = self.memo.sent.max(process.input_taken);
+        self.outbox = outbox;
+        self.outbox.arrived(process.input_taken);
+        for (number, bytes) in self.outbox.lines() {
+            if let Err(error) = process.process.stdin.send(*number, bytes.clone()) {
+                tracing::warn!(session = %self.fixed.id, %error, "the agent takes no input");
+            }
+        }
+        let slot = self.shared.slots.count(&self.fixed.tenant);
+        self.occupied = Occupied::taken_up(acp, process, slot, self.redactor.clone());
+        match (frozen, self.state.status) {
+            (true, Status::Paused) => self.clock.freeze(Instant::now()),
+            // The server stopped between the freezing and the record of it, or the other way round.
+            (true, _) => self.thaw(cx),
+            (false, _) => self.shift(Move::Ready, None, cx),
+        }
+        self.start_next(cx);
+    }
+
+    /// The server stops. An occupant that is ready goes on for the next server to find; waiting prompts stay in the
+    /// journal.
     pub(super) fn close(&mut self) {
+        if let Occupied::Live(live) = &self.occupied
+            && live.is_ready()
+            && !self.occupied.is_leaving()
+        {
+            return self.leave_running();
+        }
         self.stage = Stage::Closing;
         let mut cx = self.cx();
         self.interrupt_running(Reason::ServerStopped, &mut cx);
@@ -144,20 +218,46 @@ impl Task {
             cx.record(Actor::System, Notice { level: Level::Info, text });
         }
         match &self.occupied {
-            super::Occupied::Live(_) => {
+            Occupied::Live(_) => {
                 self.occupied.stop(super::occupied::After::Rest { reason: Some(SERVER_STOPPED.to_owned()) });
             }
-            super::Occupied::Launching(_) => {
-                self.occupied = super::Occupied::Empty;
+            Occupied::Launching(_) => {
+                self.occupied = Occupied::Empty;
                 self.shift(Move::Rest, Some(SERVER_STOPPED.to_owned()), &mut cx);
                 let fault =
                     Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment");
                 self.dismiss_joiners(&fault, &cx);
             }
-            super::Occupied::Empty => {}
+            Occupied::Empty => {}
         }
         self.settle(cx);
     }
+}
+
+impl Task {
+    fn leave_running(&mut self) {
+        // Settled first, so that the row holds everything up to here.
+        let cx = self.cx();
+        self.settle(cx);
+        self.stage = Stage::Leaving;
+        if let Occupied::Live(live) = std::mem::replace(&mut self.occupied, Occupied::Empty) {
+            live.leave();
+        }
+        let fault = Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment");
+        self.dismiss_joiners(&fault, &self.cx());
+        for reply in self.configurers.drain(..).flatten() {
+            let _ = reply.send(Err(fault.clone()));
+        }
+        self.on_durable();
+    }
+}
+
+/// A process that outlived its server, and what it takes to go on with it.
+struct Found {
+    process: place::TakenUp,
+    saved: occupant::Saved,
+    outbox: Outbox,
+    begin: occupant::Begin,
 }
 
 /// What a waiting prompt says, from the journal.

@@ -233,12 +233,18 @@ impl Test<'_> {
         Ok(page.events.iter().map(|event| event.get().to_owned()).collect())
     }
 
-    /// Waits until every accepted turn has its outcome.
+    /// Waits until every accepted turn has its outcome. One that stands still in a paused session is let go on: a pause
+    /// outlives the server too.
     async fn rest(&self) -> Result<()> {
         self.world.phase.send_replace(Phase::Quiet);
         let resting = async {
             loop {
                 let bell = self.world.bell.notified();
+                for session in &self.world.sessions {
+                    let path = format!("/api/sessions/{}/resume", session.id);
+                    let reply = self.world.http.call("POST", &path, None).await?;
+                    ensure!(reply.status == 200, "POST {path}: {} {}", reply.status, reply.text());
+                }
                 self.check().await?;
                 if self.world.sessions.iter().all(|session| session.ledger().open_turns() == 0) {
                     return Ok(());

@@ -114,6 +114,8 @@ impl Rig {
 
     /// Replaces `data` by what the disk holds. The server must be dead.
     pub fn cut(&self, data: &Path, unsynced: Unsynced, rng: &mut Rng) -> Result<()> {
+        // Nothing goes on without power.
+        process::end_below(data);
         let live = data.with_extension("before-the-cut");
         fs::rename(data, &live)?;
         let root = fs::read_to_string(self.shadow().join("root"))?;

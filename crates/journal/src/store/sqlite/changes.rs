@@ -3,7 +3,7 @@
 
 use super::{Changed, SqliteStore, Tally, int, read};
 use crate::{
-    AgentRow, CredentialRow, KeyRow, WriteError,
+    AgentRow, CredentialRow, KeyRow, SandboxRow, SnapshotRow, WriteError,
     requests::{Acquired, Change, Outcome},
 };
 use protocol::{SessionId, Tenant};
@@ -34,6 +34,12 @@ impl SqliteStore {
                     params![id.uuid().as_bytes(), tenant],
                 )
             }
+            Change::PutSandbox(row) => self.put_sandbox(row),
+            Change::PutSnapshot { sandbox, snapshot } => self.put_snapshot(sandbox, snapshot),
+            Change::RemoveSandbox(id) => self.delete(
+                "DELETE FROM sandboxes WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM sessions WHERE sandbox = ?1)",
+                [id],
+            ),
         }
     }
 
@@ -105,6 +111,35 @@ impl SqliteStore {
             )?
             .execute(params![row.credential.id.uuid().as_bytes(), tenant, doc, row.sealed])?;
         Ok(if written == 1 { Ok(Outcome::Done) } else { Err(WriteError::Conflict) })
+    }
+
+    /// A new one: an id or a key that is there already is a conflict.
+    fn put_sandbox(&mut self, row: &SandboxRow) -> rusqlite::Result<Changed> {
+        let tenant = self.tenant(&row.tenant)?;
+        self.db
+            .prepare_cached("INSERT INTO sandboxes (id, tenant_no, key, created_at) VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![row.id, tenant, row.key, row.created_at.as_millis()])?;
+        if let Some(snapshot) = &row.snapshot {
+            return self.put_snapshot(&row.id, snapshot);
+        }
+        Ok(Ok(Outcome::Done))
+    }
+
+    fn put_snapshot(&self, sandbox: &str, snapshot: &SnapshotRow) -> rusqlite::Result<Changed> {
+        let changed = self
+            .db
+            .prepare_cached(
+                "UPDATE sandboxes SET snapshot = ?2, taken_at = ?3, snapshot_files = ?4, snapshot_bytes = ?5
+                 WHERE id = ?1",
+            )?
+            .execute(params![
+                sandbox,
+                snapshot.id,
+                snapshot.taken_at.as_millis(),
+                int(snapshot.files),
+                int(snapshot.bytes)
+            ])?;
+        Ok(if changed == 1 { Ok(Outcome::Done) } else { Err(WriteError::NotFound) })
     }
 
     fn delete(&self, sql: &str, params: impl Params) -> rusqlite::Result<Changed> {

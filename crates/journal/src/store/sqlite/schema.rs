@@ -16,7 +16,7 @@ const APPLICATION_ID: i64 = 0x4F75_744C;
 const PAGE_BYTES: i64 = 8192;
 
 /// Step `n` takes a database from schema `n` to `n + 1`. Steps are only ever added.
-pub(super) const MIGRATIONS: &[&str] = &[FIRST];
+pub(super) const MIGRATIONS: &[&str] = &[FIRST, SANDBOXES];
 
 const FIRST: &str = "
 CREATE TABLE meta (
@@ -173,6 +173,24 @@ CREATE TABLE counters (
 ) STRICT, WITHOUT ROWID;
 ";
 
+/// Sandboxes have rows of their own since several sessions may share one, and since a snapshot outlives its session's
+/// processes. The index answers whether a sandbox still has a session.
+const SANDBOXES: &str = "
+CREATE TABLE sandboxes (
+    id             TEXT PRIMARY KEY,
+    tenant_no      INTEGER NOT NULL REFERENCES tenants (no),
+    key            TEXT,
+    created_at     INTEGER NOT NULL,
+    snapshot       TEXT,
+    taken_at       INTEGER,
+    snapshot_files INTEGER,
+    snapshot_bytes INTEGER,
+    CHECK ((snapshot IS NULL) = (taken_at IS NULL))
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX sandboxes_key ON sandboxes (tenant_no, key) WHERE key IS NOT NULL;
+CREATE INDEX sessions_sandbox ON sessions (sandbox);
+";
+
 /// Makes the database if the folder has none, and refuses to where data says that there was one.
 pub(crate) fn create_if_missing(dir: &Path) -> Result<(), OpenError> {
     let path = dir.join(DATABASE_FILE);
@@ -267,12 +285,8 @@ fn check_against(
     }
     match may_migrate {
         MayMigrate::Yes => migrate(db, from, steps).map_err(failed),
-        MayMigrate::No if found < supported => Err(OpenError::Io {
-            path: path.to_owned(),
-            reason: format!(
-                "it has schema {found} of {supported}; start the server once to bring it up to date"
-            ),
-        }),
+        // Whoever only reads (a verifier, a copy) uses what the first schema has, and asks before it uses more: an
+        // old backup must be restorable.
         MayMigrate::No => Ok(()),
     }
 }
@@ -280,6 +294,11 @@ fn check_against(
 /// The program that last changed the schema.
 fn program(db: &Connection) -> rusqlite::Result<Option<String>> {
     db.query_row("SELECT value FROM meta WHERE key = 'program'", [], |row| row.get(0)).optional()
+}
+
+/// Does the schema have sandboxes yet? For readers of folders that were not migrated.
+pub(crate) fn has_sandboxes(db: &Connection) -> rusqlite::Result<bool> {
+    db.query_row("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'sandboxes')", [], |row| row.get(0))
 }
 
 /// A connection for reading, beside a server that may be writing.
@@ -313,7 +332,7 @@ pub(crate) fn open_error(path: &Path, error: &rusqlite::Error) -> OpenError {
 mod tests {
     use super::*;
 
-    const SECOND: &str = "ALTER TABLE meta ADD COLUMN note TEXT";
+    const NEXT: &str = "ALTER TABLE meta ADD COLUMN note TEXT";
 
     fn made(dir: &Path) -> Connection {
         create_if_missing(dir).unwrap();
@@ -325,16 +344,36 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut db = made(dir.path());
         let path = dir.path().join(DATABASE_FILE);
-        let steps = [FIRST, SECOND, "CREATE TABLE third (x)"];
-        assert!(matches!(
-            check_against(&mut db, &path, MayMigrate::No, &steps),
-            Err(OpenError::Io { reason, .. }) if reason.contains("schema 1 of 3")
-        ));
+        let steps = [FIRST, SANDBOXES, NEXT, "CREATE TABLE third (x)"];
+        check_against(&mut db, &path, MayMigrate::No, &steps).unwrap();
+        assert!(db.execute_batch("SELECT x FROM third").is_err(), "a reader changes nothing");
         check_against(&mut db, &path, MayMigrate::Yes, &steps).unwrap();
         db.execute_batch("SELECT note FROM meta; SELECT x FROM third").unwrap();
         let error = check(&mut db, &path, MayMigrate::Yes).unwrap_err();
-        assert!(matches!(error, OpenError::Newer { found: 3, supported: 1, .. }));
+        assert!(matches!(error, OpenError::Newer { found: 4, supported: 2, .. }));
         assert!(error.to_string().contains(concat!("use outlast ", env!("CARGO_PKG_VERSION"), " or newer")));
+    }
+
+    /// A folder as the first release left it.
+    fn first_schema(path: &Path) -> Connection {
+        let mut db = Connection::open(path).unwrap();
+        db.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        migrate(&mut db, 0, &[FIRST]).unwrap();
+        db
+    }
+
+    #[test]
+    fn a_folder_of_the_first_schema_keeps_its_rows_and_gets_sandboxes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DATABASE_FILE);
+        let mut db = first_schema(&path);
+        db.execute_batch("INSERT INTO tenants (no, name, chain_hash) VALUES (7, 'kept', x'00')").unwrap();
+        check(&mut db, &path, MayMigrate::Yes).unwrap();
+        let name: String =
+            db.query_row("SELECT name FROM tenants WHERE no = 7", [], |row| row.get(0)).unwrap();
+        assert_eq!(name, "kept");
+        db.execute_batch("INSERT INTO sandboxes (id, tenant_no, created_at) VALUES ('s', 7, 1)").unwrap();
+        check(&mut db, &path, MayMigrate::Yes).unwrap();
     }
 
     #[test]
@@ -342,7 +381,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut db = made(dir.path());
         let path = dir.path().join(DATABASE_FILE);
-        let steps = [FIRST, "CREATE TABLE half (x); CREATE TABLE meta (x)"];
+        let steps = [FIRST, SANDBOXES, "CREATE TABLE half (x); CREATE TABLE meta (x)"];
         check_against(&mut db, &path, MayMigrate::Yes, &steps).unwrap_err();
         check(&mut db, &path, MayMigrate::Yes).unwrap();
         assert!(db.execute_batch("SELECT x FROM half").is_err());

@@ -213,6 +213,13 @@ impl SqliteStore {
                 ))
             })?;
         self.bury(session, tenant, removal, uint(last_seq), &last_hash)?;
+        // In the same commit: a crash after it leaves no snapshot that nobody would ever let go.
+        self.db
+            .prepare_cached(
+                "DELETE FROM sandboxes WHERE id = (SELECT sandbox FROM sessions WHERE no = ?1) AND NOT EXISTS
+                     (SELECT 1 FROM sessions s WHERE s.sandbox = sandboxes.id AND s.no != ?1)",
+            )?
+            .execute([no])?;
         for sql in [
             "DELETE FROM sessions WHERE no = ?1",
             "DELETE FROM specs WHERE session_no = ?1",

@@ -3,19 +3,21 @@
 
 use super::{
     int,
-    read::{SESSION_COLUMNS, SqliteReader, read_error, session_and_head, session_row, uuid},
+    read::{SESSION_COLUMNS, SqliteReader, parsed, read_error, session_and_head, session_row, uuid},
     uint,
 };
 use crate::{
-    AgentRow, CredentialRow, KeyRow, ReadError, SessionPage, SessionQuery, SessionRow, TenantUsage, TurnRow,
-    store::Tables,
+    AgentRow, CredentialRow, KeyRow, ReadError, SandboxRow, SessionPage, SessionQuery, SessionRow,
+    SnapshotRow, TenantUsage, TurnRow, store::Tables,
 };
 use protocol::{
-    AgentName, CredentialId, SessionId, SessionKind, SessionRef, Tenant, TurnId, limits::LIST_PAGE,
+    AgentName, CredentialId, SessionId, SessionKind, SessionRef, Tenant, Timestamp, TurnId, limits::LIST_PAGE,
 };
 use rusqlite::{OptionalExtension as _, Params, Row, ToSql, params, params_from_iter, types::FromSqlError};
 
 const TURN_COLUMNS: &str = "t.turn, t.client_id, t.digest, t.accepted_seq, t.started, t.ended_seq";
+const SANDBOX_COLUMNS: &str =
+    "b.id, t.name, b.key, b.created_at, b.snapshot, b.taken_at, b.snapshot_files, b.snapshot_bytes";
 const TENANT: &str = "(SELECT no FROM tenants WHERE name = ?1)";
 
 impl SqliteReader {
@@ -122,9 +124,9 @@ impl Tables for SqliteReader {
         }
     }
 
-    fn live_sessions(&mut self) -> Result<Vec<SessionId>, ReadError> {
-        let sql = "SELECT id FROM sessions INDEXED BY sessions_live WHERE live = 1 ORDER BY no";
-        self.all(sql, [], |row| uuid(row, 0).map(SessionId::from_uuid))
+    fn live_sessions(&mut self) -> Result<Vec<(SessionId, String)>, ReadError> {
+        let sql = "SELECT id, memo FROM sessions INDEXED BY sessions_live WHERE live = 1 ORDER BY no";
+        self.all(sql, [], |row| Ok((uuid(row, 0).map(SessionId::from_uuid)?, row.get(1)?)))
     }
 
     fn turn_by_client_id(
@@ -201,6 +203,25 @@ impl Tables for SqliteReader {
             Ok(CredentialRow { credential: document(row)?, sealed: row.get(1)? })
         })
     }
+
+    fn sandbox(&mut self, id: &str) -> Result<Option<SandboxRow>, ReadError> {
+        let sql = format!(
+            "SELECT {SANDBOX_COLUMNS} FROM sandboxes b JOIN tenants t ON t.no = b.tenant_no WHERE b.id = ?1"
+        );
+        self.one(&sql, [id], sandbox_row)
+    }
+
+    fn sandbox_by_key(&mut self, tenant: &Tenant, key: &str) -> Result<Option<SandboxRow>, ReadError> {
+        let sql = format!(
+            "SELECT {SANDBOX_COLUMNS} FROM sandboxes b JOIN tenants t ON t.no = b.tenant_no
+             WHERE b.tenant_no = {TENANT} AND b.key = ?2"
+        );
+        self.one(&sql, params![tenant.as_str(), key], sandbox_row)
+    }
+
+    fn snapshots(&mut self) -> Result<Vec<String>, ReadError> {
+        self.all("SELECT DISTINCT snapshot FROM sandboxes WHERE snapshot IS NOT NULL", [], |row| row.get(0))
+    }
 }
 
 fn turn_row(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
@@ -211,6 +232,25 @@ fn turn_row(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
         accepted_seq: uint(row.get(3)?),
         started: row.get(4)?,
         ended_seq: row.get::<_, Option<i64>>(5)?.map(uint),
+    })
+}
+
+fn sandbox_row(row: &Row<'_>) -> rusqlite::Result<SandboxRow> {
+    let snapshot = match row.get(4)? {
+        Some(id) => Some(SnapshotRow {
+            id,
+            taken_at: Timestamp::from_millis(row.get(5)?),
+            files: uint(row.get(6)?),
+            bytes: uint(row.get(7)?),
+        }),
+        None => None,
+    };
+    Ok(SandboxRow {
+        id: row.get(0)?,
+        tenant: parsed::<Tenant>(row, 1)?,
+        key: row.get(2)?,
+        created_at: Timestamp::from_millis(row.get(3)?),
+        snapshot,
     })
 }
 

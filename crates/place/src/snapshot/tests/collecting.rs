@@ -23,10 +23,48 @@ fn what_no_snapshot_needs_goes_and_the_rest_stays() {
     assert_eq!((collected.removed, collected.needed), (3, 4));
     assert!(collected.freed_bytes > 400_000);
     assert_same(&folder, &bench.restore(&second, "second"));
-    let gone = bench.snapshots.list(&first, Path::new(""));
+    let gone = bench.snapshots.list(&first, Path::new(""), None, 1);
     assert!(matches!(gone, Err(SnapshotError::NoSnapshot(_))), "{gone:?}");
     assert_eq!(bench.collect([]).removed, 4);
     assert_eq!(bench.objects().len(), 0);
+}
+
+#[test]
+fn a_copy_holds_what_was_asked_for_and_nothing_else() {
+    let bench = Bench::new();
+    let folder = bench.folder("work");
+    fs::write(folder.join("both"), noise(1, 400_000)).unwrap();
+    let first = bench.take(&folder, None).id;
+    fs::write(folder.join("second"), noise(3, 400_000)).unwrap();
+    let second = bench.take(&folder, Some(&first)).id;
+    let other = Snapshots::new(Local::open(bench.path("other")).unwrap());
+    let copied = bench.snapshots.copy([first], &*other.store, &Watch::default()).unwrap();
+    assert_eq!(copied.objects, 3);
+    let more = bench.snapshots.copy([first, second], &*other.store, &Watch::default()).unwrap();
+    assert!(
+        more.objects > 0 && more.objects < bench.objects().len() as u64,
+        "only what was missing: {more:?}"
+    );
+    let into = bench.path("back");
+    other.restore(&second, &into, &RestoreOptions::default()).unwrap();
+    assert_same(&folder, &into);
+    fs::remove_dir_all(bench.path("store/objects")).unwrap();
+    let third = Snapshots::new(Local::open(bench.path("third")).unwrap());
+    let gone = bench.snapshots.copy([second], &*third.store, &Watch::default());
+    assert!(matches!(gone, Err(SnapshotError::NoSnapshot(_))), "{gone:?}");
+}
+
+#[test]
+fn a_held_snapshot_outlives_a_collection() {
+    let bench = Bench::new();
+    let folder = bench.folder("work");
+    fs::write(folder.join("file"), "x").unwrap();
+    let id = bench.take(&folder, None).id;
+    let held = bench.snapshots.hold(&id);
+    assert_eq!(bench.collect([]).removed, 0);
+    bench.restore(&id, "back");
+    drop(held);
+    assert_eq!(bench.collect([]).removed, 3);
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn an_odd_workspace_comes_back_as_it_was() {
     assert_same(&folder, &back);
     let sparse = fs::metadata(back.join("sparse")).unwrap();
     assert!(sparse.blocks() * 512 < 1 << 20, "the hole was filled");
-    assert!(!bench.snapshots.list(&taken.id, Path::new("")).unwrap().is_empty());
+    assert!(!bench.snapshots.list(&taken.id, Path::new(""), None, 9).unwrap().entries.is_empty());
     // And a snapshot of the restored folder is no different.
     let again = bench.take(&back, None);
     assert_eq!(bench.snapshots.diff(&taken.id, &again.id).unwrap(), Diff::default());
@@ -145,8 +145,8 @@ fn owners_are_kept_as_seen_inside() {
     let options = TakeOptions { owners: shift(50_000), ..TakeOptions::default() };
     let taken = bench.try_take(&folder, None, &options).unwrap();
     assert_eq!(taken.skipped, Skipped { unmapped: 1, ..Skipped::default() });
-    let listed = bench.snapshots.list(&taken.id, Path::new("file")).unwrap();
-    assert_eq!((listed[0].uid, listed[0].gid), (1001, 1002));
+    let entry = bench.snapshots.look(&taken.id, Path::new("file")).unwrap();
+    assert_eq!((entry.uid, entry.gid), (1001, 1002));
     let into = bench.path("shifted");
     let options = RestoreOptions { owners: Some(shift(70_000)), ..RestoreOptions::default() };
     let restored = bench.snapshots.restore(&taken.id, &into, &options).unwrap();

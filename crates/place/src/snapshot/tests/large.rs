@@ -26,7 +26,7 @@ fn dig(root: &Path, levels: usize, beside: bool) {
 fn remove(bench: &Bench, name: &str) {
     let room = rustix::fs::openat(CWD, bench.room.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
     let room = room.unwrap();
-    crate::files::remove_tree(std::os::fd::AsFd::as_fd(&room), std::ffi::OsStr::new(name)).unwrap();
+    crate::files::remove_tree(std::os::fd::AsFd::as_fd(&room), OsStr::new(name)).unwrap();
     assert!(!bench.path(name).exists());
 }
 

@@ -103,7 +103,7 @@ impl Drop for Bench {
         // Trees of ten thousand levels are too deep for the removal of temporary folders.
         let room = fs::File::open(self.room.path()).unwrap();
         for name in ["work", "back"] {
-            let _ = crate::files::remove_tree(std::os::fd::AsFd::as_fd(&room), std::ffi::OsStr::new(name));
+            let _ = crate::files::remove_tree(std::os::fd::AsFd::as_fd(&room), OsStr::new(name));
         }
     }
 }

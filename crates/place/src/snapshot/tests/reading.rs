@@ -1,6 +1,7 @@
 //! Files and folders read from a snapshot without restoring it.
 
 use super::*;
+use crate::files::{FileKind, More};
 use std::{ffi::OsStr, os::unix::fs::symlink};
 
 fn workspace(bench: &Bench) -> (PathBuf, SnapshotId, Vec<u8>) {
@@ -24,19 +25,32 @@ fn folders_are_listed_without_what_lies_deeper_or_beside() {
     let bench = Bench::new();
     let (_, id, _) = workspace(&bench);
     let names = |path: &str| -> Vec<Vec<u8>> {
-        let listed = bench.snapshots.list(&id, Path::new(path)).unwrap();
-        listed.iter().map(|entry| entry.path.as_os_str().as_bytes().to_vec()).collect()
+        // Page by page, as short as they can be.
+        let (mut names, mut after) = (Vec::new(), None::<std::ffi::OsString>);
+        loop {
+            let page = bench.snapshots.list(&id, Path::new(path), after.as_deref(), 1).unwrap();
+            names.extend(page.entries.iter().map(|entry| entry.name.as_bytes().to_vec()));
+            match page.more {
+                More::After(name) => after = Some(name),
+                More::No => return names,
+            }
+        }
     };
     assert_eq!(names(""), [&b"hole"[..], b"src", b"src.txt", b"z"]);
-    assert_eq!(names("./src/"), [&b"src/deep"[..], b"src/large", b"src/link", b"src/\xff"]);
-    assert_eq!(names("src/deep"), [b"src/deep/small"]);
-    assert_eq!(names("src.txt"), [b"src.txt"]);
-    let listed = bench.snapshots.list(&id, Path::new("src/link")).unwrap();
-    assert_eq!(listed[0].kind, EntryKind::Link(PathBuf::from("/etc/passwd")));
-    let listed = bench.snapshots.list(&id, Path::new("z")).unwrap();
-    assert_eq!((&listed[0].kind, listed[0].size), (&EntryKind::File, 2_600_000));
+    assert_eq!(names("./src/"), [&b"deep"[..], b"large", b"link", b"\xff"]);
+    assert_eq!(names("src/deep"), [b"small"]);
+    let file = bench.snapshots.list(&id, Path::new("src.txt"), None, 1);
+    assert!(matches!(file, Err(SnapshotError::NotFolder(_))), "{file:?}");
+    let link = bench.snapshots.look(&id, Path::new("src/link")).unwrap();
+    assert_eq!(
+        (link.name.as_os_str(), link.kind),
+        (OsStr::new("link"), FileKind::Link("/etc/passwd".into()))
+    );
+    let second = bench.snapshots.look(&id, Path::new("z")).unwrap();
+    assert_eq!((second.kind, second.size), (FileKind::File, 2_600_000));
+    assert_eq!(bench.snapshots.look(&id, Path::new("")).unwrap().kind, FileKind::Folder);
     for bad in ["../work", "/etc", "nothing", "src/nothing", "src.txt/below", "sr"] {
-        let refused = bench.snapshots.list(&id, Path::new(bad));
+        let refused = bench.snapshots.list(&id, Path::new(bad), None, 1);
         assert!(matches!(refused, Err(SnapshotError::NotFound(_))), "{bad}: {refused:?}");
     }
 }

@@ -1,0 +1,150 @@
+//! What outlives the server: agents in the middle of their turns, frozen ones, and what waits for them.
+
+use crate::kit::*;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use tokio::task::JoinSet;
+
+const SESSIONS: usize = 50;
+const KILLS: usize = 20;
+/// Enough steps that every turn sees most of the kills.
+const STEPS: usize = 60;
+const STEP_MILLIS: usize = 150;
+
+/// Follows a session over any number of servers until its turn has ended, noting each event as it came.
+async fn follow(http: Http, id: String) -> (String, Vec<(u64, Value)>) {
+    let mut seen: Vec<(u64, Value)> = Vec::new();
+    loop {
+        let after = seen.last().map_or(0, |(seq, _)| *seq);
+        let Ok(mut stream) = http.follow(&id, after).await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        while let Ok(Some(frame)) = stream.next_unbounded().await {
+            let Some(seq) = frame.id.as_deref().and_then(|id| id.parse().ok()) else { continue };
+            let event: Value = serde_json::from_str(&frame.data).unwrap();
+            let ended = event["type"] == "turn_ended";
+            seen.push((seq, event));
+            if ended {
+                return (id, seen);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_turns_outlive_twenty_servers() {
+    let (mut server, http) = server().await;
+    let script: String = (0..STEPS).map(|step| format!("echo {step}.\nsleep {STEP_MILLIS}\n")).collect();
+    let mut followers = JoinSet::new();
+    let mut ids = Vec::new();
+    for _ in 0..SESSIONS {
+        let id = session(&http).await;
+        ids.push(id.clone());
+        drop(send(&http, &id, &json!({"content": script, "id": "the turn"})).await);
+        followers.spawn(follow(http.clone(), id));
+    }
+    for id in ids.iter().take(KILLS) {
+        server.kill9().unwrap();
+        server.restart().await.unwrap();
+        // Each server serves until one of the agents has been heard again.
+        let last = get(&http, id).await["lastSeq"].as_u64().unwrap();
+        let mut stream = http.follow(id, last).await.unwrap();
+        while !stream.next().await.unwrap().unwrap().data.contains("agent_update") {}
+    }
+    let whole: String = (0..STEPS).map(|step| format!("{step}.")).collect();
+    let mut records = BTreeMap::new();
+    while let Some(followed) = followers.join_next().await {
+        let (id, seen) = followed.unwrap();
+        let text: String = seen
+            .iter()
+            .filter(|(_, event)| event["update"]["sessionUpdate"] == "agent_message_chunk")
+            .filter_map(|(_, event)| event["update"]["content"]["text"].as_str())
+            .collect();
+        assert_eq!(text, whole, "{id}: not a word lost or doubled");
+        records.insert(id, seen);
+    }
+    let mut taken_up = 0;
+    for (id, seen) in &records {
+        let recorded = events(&http, id).await;
+        assert_eq!(only_end(&recorded), ("done".to_owned(), "end_turn".to_owned()), "{id}");
+        assert_eq!(of_type(&recorded, "occupant_started").len(), 1, "{id}: one agent all along");
+        let upto = seen.len();
+        assert!(seen.iter().map(|(seq, _)| *seq).eq(1..=upto as u64), "{id}: a gap or a double");
+        assert!(
+            seen.iter().map(|(_, event)| event).eq(&recorded[..upto]),
+            "{id}: the journal says otherwise"
+        );
+        taken_up += of_type(&recorded, "notice").len();
+    }
+    assert!(taken_up >= SESSIONS * 5, "the turns were over too soon for the test to test: {taken_up}");
+}
+
+#[tokio::test]
+async fn a_pause_outlives_the_server_and_the_turn_goes_on() {
+    let (mut server, http) = server().await;
+    let id = session(&http).await;
+    let mut turn = send(&http, &id, &json!({"content": "echo one\nsleep 300\necho two", "id": "p"})).await;
+    until(&http, &id, is("agent_update")).await;
+    act(&http, &id, "pause").await.expect(200).unwrap();
+    server.kill9().unwrap();
+    server.restart().await.unwrap();
+    assert_eq!(get(&http, &id).await["status"], "paused");
+    drop(turn.collect().await);
+    act(&http, &id, "resume").await.expect(200).unwrap();
+    let frames = send(&http, &id, &json!({"content": "echo one\nsleep 300\necho two", "id": "p"})).await;
+    drop(frames);
+    let recorded = until(&http, &id, is("turn_ended")).await;
+    assert_eq!(only_end(&recorded), ("done".to_owned(), "end_turn".to_owned()));
+    assert_eq!(of_type(&recorded, "occupant_started").len(), 1);
+}
+
+#[tokio::test]
+async fn a_lost_keeper_is_a_typed_outcome_and_the_session_comes_back() {
+    let (mut server, http) = server().await;
+    let id = session(&http).await;
+    drop(send(&http, &id, &json!({"content": "sleep 600000"})).await);
+    until(&http, &id, is("turn_started")).await;
+    // While the server runs: the agent's end is seen at once.
+    testkit::end_below(server.data());
+    let recorded = until(&http, &id, is("turn_ended")).await;
+    assert_eq!(only_end(&recorded), ("interrupted".to_owned(), "agent_died".to_owned()));
+    assert_eq!(text_of(&say(&http, &id, "echo back").await), "back");
+
+    // While none runs: the next server finds nothing to take up.
+    drop(send(&http, &id, &json!({"content": "sleep 600000", "id": "second"})).await);
+    until(&http, &id, |event| event["type"] == "turn_started" && event["seq"].as_u64() > Some(12)).await;
+    server.kill9().unwrap();
+    testkit::end_below(server.data());
+    server.restart().await.unwrap();
+    let recorded = events_until_ends(&http, &id, 3).await;
+    let last = of_type(&recorded, "turn_ended").last().copied().unwrap().clone();
+    assert_eq!(
+        (last["outcome"].as_str(), last["reason"].as_str()),
+        (Some("interrupted"), Some("server_stopped"))
+    );
+    assert_eq!(text_of(&say(&http, &id, "echo again").await), "again");
+}
+
+/// Waits until so many turns have ended.
+async fn events_until_ends(http: &Http, id: &str, ends: usize) -> Vec<Value> {
+    let count = std::cell::Cell::new(0);
+    until(http, id, move |event| {
+        count.set(count.get() + usize::from(event["type"] == "turn_ended"));
+        count.get() >= ends
+    })
+    .await
+}
+
+#[tokio::test]
+async fn what_no_session_needs_ends_with_the_next_server() {
+    let (mut server, http) = server().await;
+    let id = session(&http).await;
+    server.kill9().unwrap();
+    let keepers = server.data().join("keepers");
+    assert_eq!(std::fs::read_dir(&keepers).unwrap().count(), 1);
+    server.restart().await.unwrap();
+    http.delete(&format!("/api/sessions/{id}")).await.unwrap().expect(200).unwrap();
+    server.stop().await.unwrap();
+    assert_eq!(std::fs::read_dir(&keepers).unwrap().count(), 0, "an ended session leaves no keeper");
+}
