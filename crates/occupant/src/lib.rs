@@ -8,7 +8,12 @@
 mod acp;
 mod cx;
 mod redact;
+mod transcript;
 
-pub use acp::{Acp, Begin, Saved};
+pub use acp::{
+    Acp, Ask, AskId, Before, Begin, Done, PlaceOffers, Saved, Spent, Terminal, TerminalExit, Terms,
+    TurnLimits,
+};
 pub use cx::{Cx, Drained, Effect, Said};
 pub use redact::Redactor;
+pub use transcript::{TRANSCRIPT_BYTES, Transcript};

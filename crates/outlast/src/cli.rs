@@ -346,6 +346,8 @@ pub(crate) enum FilesCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AgentCommand {
+    /// Make, install and deploy an agent of the catalogue, or a command of your own
+    Add(AddAgent),
     /// Deploy a folder with an agent.toml; the same name again makes a new version
     Deploy {
         dir: PathBuf,
@@ -357,11 +359,52 @@ pub(crate) enum AgentCommand {
     Ls,
     /// Show one agent
     Show { name: AgentName },
+    /// Shake hands with an agent, send it one prompt, and say what works
+    Test(TryAgent),
     /// Remove agents; their sessions go on
     Rm {
         #[arg(required = true)]
         names: Vec<AgentName>,
     },
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+The catalogue has claude, codex, gemini, opencode and qwen; they are installed with npm. Examples:
+  outlast agent add claude
+  outlast agent add ./my-agent --acp")]
+pub(crate) struct AddAgent {
+    /// An agent of the catalogue, or a command that speaks the Agent Client Protocol
+    #[arg(value_name = "AGENT|COMMAND")]
+    pub(crate) what: String,
+    /// The command's arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) args: Vec<String>,
+    /// The agent's name [default: the catalogue's, or the command's]
+    #[arg(long)]
+    pub(crate) name: Option<AgentName>,
+    /// The folder to make [default: the agent's name, here]
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+    /// Only write the folder; install and deploy it yourself
+    #[arg(long)]
+    pub(crate) write_only: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TryAgent {
+    pub(crate) name: AgentName,
+    /// What to say instead of the usual question
+    pub(crate) prompt: Option<String>,
+    /// Use this model instead of the agent's own
+    #[arg(long)]
+    pub(crate) model: Option<String>,
+    /// Give the agent a stored credential's variables
+    #[arg(long)]
+    pub(crate) credential: Option<CredentialId>,
+    /// Give the agent a variable; without a value, the one of this shell
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -446,6 +489,9 @@ mod tests {
             "logs -f 019a --after 3",
             "rm -y a b",
             "agent deploy . --name x",
+            "agent add claude --dir x --write-only",
+            "agent add --name x ./my-agent --acp -v",
+            "agent test claude --env KEY",
             "files ls 019a",
             "files get 019a a/b -",
             "files rm -r 019a a b",

@@ -20,6 +20,7 @@ mod request;
 mod session;
 mod time;
 mod turn;
+mod verdict;
 
 pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers};
 pub use content::{Content, ContentBlock};
@@ -44,3 +45,4 @@ pub use request::{
 pub use session::{PlaceKind, Scope, Session, SessionKind, Status};
 pub use time::Timestamp;
 pub use turn::{Disposition, OnBusy, Outcome, Reason, Usage};
+pub use verdict::{Rule, Usd, Verdict};

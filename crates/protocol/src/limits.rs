@@ -50,7 +50,7 @@ pub const REQUEST_BYTES: usize = 16 * 1024 * 1024;
 /// Sessions in one list page when the caller names a limit.
 pub const LIST_PAGE: usize = 1_000;
 /// An uploaded agent: its archive, its files and how many of them.
-pub const AGENT_ARCHIVE_BYTES: usize = 256 * 1024 * 1024;
+pub const AGENT_ARCHIVE_BYTES: usize = 1024 * 1024 * 1024;
 pub const AGENT_BYTES: u64 = 1024 * 1024 * 1024;
 pub const AGENT_FILES: usize = 100_000;
 /// One file written into a workspace from outside.

@@ -59,6 +59,10 @@ pub enum Reason {
     MaxTokens,
     /// The agent's limit of model requests in one turn.
     MaxTurnRequests,
+    /// A budget of the turn or the session was used up.
+    Budget,
+    /// The turn had as many steps as it may have.
+    StepLimit,
     /// The agent refused to go on.
     Refusal,
     /// A caller cancelled it.

@@ -321,6 +321,8 @@ const fn sentence(reason: Reason) -> &'static str {
         Reason::EndTurn => "the turn ended",
         Reason::MaxTokens => "the model's token limit was reached",
         Reason::MaxTurnRequests => "the agent's limit of requests in one turn was reached",
+        Reason::Budget => "a budget was used up",
+        Reason::StepLimit => "the limit of steps in one turn was reached",
         Reason::Refusal => "the agent refused to go on",
         Reason::Cancelled => "the turn was cancelled",
         Reason::Superseded => "a later prompt interrupted the turn",

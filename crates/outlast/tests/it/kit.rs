@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::{fs, path::Path};
-pub(crate) use testkit::{Frame, Http, Reply, Server, Setup, Sse, run, run_in};
+pub(crate) use testkit::{Frame, Http, Reply, Server, Setup, Socket, Sse, run, run_in};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_outlast");
 

@@ -17,6 +17,7 @@ mod kit;
 mod lifecycle;
 mod prompts;
 mod public_clients;
+mod rpc;
 mod secrets;
 mod storage;
 mod streams;
