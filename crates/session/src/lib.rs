@@ -8,6 +8,7 @@ mod agents;
 mod credentials;
 mod faults;
 mod files;
+mod fork;
 mod history;
 mod keys;
 mod lifecycle;
@@ -175,7 +176,7 @@ impl Sessions {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let inbox = shared.live.open(id);
         let mut task = Task::begin(Arc::clone(shared), fixed, state, config, inbox);
-        task.create(Actor::Key(caller.key), spec, slot, reply);
+        task.create(Actor::Key(caller.key), spec, slot, None, reply);
         task::spawn_new(task, id);
         answer.await.unwrap_or_else(|_| Err(internal("a new session's task ended without an answer")))
     }
@@ -227,6 +228,10 @@ impl Sessions {
     /// Ends it and removes session, journal and files. Returns it as it was last.
     pub async fn remove(&self, caller: &Caller, session: &SessionRef) -> Result<Session, Fault> {
         let actor = Actor::Key(caller.key);
+        let id = self.row(caller, session).await?.fixed.id;
+        if self.shared.journal.has_forks(id).await.map_err(faults::read)? {
+            return Err(fork::refuse_removal());
+        }
         self.command(caller, session, |reply| Command::Remove { actor, reply }).await
     }
 

@@ -13,6 +13,7 @@ mod cli;
 mod crash;
 mod faults;
 mod files;
+mod forks;
 mod kit;
 mod lifecycle;
 mod prompts;

@@ -303,6 +303,11 @@ impl LiveOccupant {
         }
     }
 
+    /// Neither paused nor stopped for want of room.
+    pub(super) fn runs(&self) -> bool {
+        self.phase != Phase::Frozen && !self.halted
+    }
+
     /// Is there anything to stop? A paused one stands still already.
     pub(super) fn stand_still(&mut self) -> bool {
         let running = self.phase == Phase::Ready && !self.halted && self.hold.keeper().can_freeze();
