@@ -204,6 +204,7 @@ async fn connect(id: &str, folder: &Path, token: wire::Token) -> Result<Keeper, 
     let greeted = tokio::time::timeout(HELLO, line::greet(stream, token)).await;
     let (stream, welcome) = greeted.map_err(|_| KeeperError::Silent(HELLO))??;
     Ok(Keeper {
+        version: welcome.version,
         epoch: welcome.epoch,
         found: Arc::new(welcome.processes.iter().map(kept).collect()),
         isolation: Arc::new(welcome.isolation),
