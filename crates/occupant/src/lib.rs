@@ -8,6 +8,7 @@
 mod acp;
 mod cx;
 mod redact;
+pub mod text;
 
 pub use acp::{Acp, Begin, Saved};
 pub use cx::{Cx, Drained, Effect, Said};
