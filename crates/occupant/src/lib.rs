@@ -8,6 +8,7 @@
 mod acp;
 mod cx;
 mod redact;
+pub mod shell;
 pub mod text;
 
 pub use acp::{Acp, Begin, Saved};

@@ -156,6 +156,7 @@ impl Keeper {
             Some((older, depth)) => (older.to_vec(), depth),
             // What a shell that died left behind is its last command's.
             None if shell.dead() => (Vec::new(), Depth::Deep),
+            None if whom == Whom::Shell => (Vec::new(), Depth::Deep),
             None => return refuse(Refusal::Ended, "no command runs"),
         };
         let mut sent = 0;

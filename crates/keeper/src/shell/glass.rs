@@ -16,7 +16,7 @@ use rustix::{
 };
 use std::fs;
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 14] = [
     "last_command_exit_value",
     "parse_and_execute_level",
     "executing_builtin",
@@ -24,6 +24,8 @@ const NAMES: [&str; 12] = [
     "variable_context",
     "read_but_dont_execute",
     "restricted",
+    "echo_command_at_execute",
+    "echo_input_at_read",
     "trap_list",
     "shell_functions",
     "global_variables",
@@ -31,20 +33,24 @@ const NAMES: [&str; 12] = [
     "num_shell_builtins",
 ];
 /// Of `NAMES`, the plain numbers at its beginning.
-const NUMBERS: usize = 7;
-const TRAPS: usize = 7;
-const FUNCTIONS: usize = 8;
-const VARIABLES: usize = 9;
-const BUILTINS: usize = 10;
-const BUILTIN_COUNT: usize = 11;
-/// The trap that runs before every command stands behind those of the signals.
+const NUMBERS: usize = 9;
+const TRAPS: usize = 9;
+const FUNCTIONS: usize = 10;
+const VARIABLES: usize = 11;
+const BUILTINS: usize = 12;
+const BUILTIN_COUNT: usize = 13;
+/// The traps that run before every command and after failures stand behind those of the signals.
 const DEBUG: u64 = 65;
+const ERROR: u64 = 66;
 /// `struct builtin`, and its flags' place and meaning.
 const BUILTIN: usize = 48;
 const FLAGS_AT: u64 = 16;
 const ENABLED: u32 = 1;
 /// Where a scope has its table of variables.
 const TABLE_AT: u64 = 32;
+/// Where a variable has its attributes, and what says that it cannot be assigned to.
+const ATTRIBUTES_AT: u64 = 40;
+const READONLY: u32 = 2;
 /// Chains and names longer than these are given up on.
 const CHAIN: usize = 64;
 const TEXT: usize = 256;
@@ -189,7 +195,7 @@ impl Glass {
     /// How to run the next file, or what is in the way.
     pub(crate) fn way(&self) -> Result<Way, Obstacle> {
         let numbers = self.numbers().ok_or(Obstacle::Shadowed)?;
-        let [.., no_exec, restricted] = numbers;
+        let [.., no_exec, restricted, _, _] = numbers;
         if no_exec != 0 {
             return Err(Obstacle::NoExec);
         }
@@ -215,6 +221,13 @@ impl Glass {
         }
     }
 
+    /// Whether something of the keeper's own behind a command would go unseen.
+    pub(crate) fn quiet(&self) -> bool {
+        let numbers = self.numbers().is_some_and(|[.., executed, read]| executed == 0 && read == 0);
+        let on_error = self.pointer(self.at[TRAPS] + ERROR * 8);
+        numbers && on_error == Some(0) && self.assignable(super::script::PIPES)
+    }
+
     /// Whether there is a function of this name. None when that cannot be said.
     fn function(&self, name: &str) -> Option<bool> {
         let table = self.pointer(self.at[FUNCTIONS])?;
@@ -226,10 +239,25 @@ impl Glass {
 
     /// A global variable's text.
     pub(crate) fn variable(&self, name: &str) -> Option<Vec<u8>> {
+        let variable = self.find_variable(name)??;
+        self.text(self.pointer(variable.checked_add(8)?)?)
+    }
+
+    fn find_variable(&self, name: &str) -> Option<Option<u64>> {
         let scope = self.pointer(self.at[VARIABLES])?;
         let table = self.pointer(scope.checked_add(TABLE_AT)?)?;
-        let variable = self.entry(table, name)??;
-        self.text(self.pointer(variable.checked_add(8)?)?)
+        self.entry(table, name)
+    }
+
+    fn assignable(&self, name: &str) -> bool {
+        match self.find_variable(name) {
+            None => false,
+            Some(None) => true,
+            Some(Some(variable)) => {
+                let attributes = variable.checked_add(ATTRIBUTES_AT).and_then(|at| self.read(at, 4));
+                attributes.and_then(|bytes| word(&bytes, 0)).is_some_and(|bits| bits & READONLY == 0)
+            }
+        }
     }
 
     /// What one of the shell's hash tables has under a name.

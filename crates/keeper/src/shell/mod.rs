@@ -450,6 +450,9 @@ impl Shell {
             return Err(Errno::FBIG);
         }
         site::write_all(arriving.file.as_fd(), bytes)?;
+        if last && arriving.length == bytes.len() && self.glass.as_ref().is_some_and(Glass::quiet) {
+            site::write_all(arriving.file.as_fd(), &script::epilogue(bytes))?;
+        }
         Ok(if last { self.arriving.take().map(|arriving| arriving.name) } else { None })
     }
 

@@ -52,11 +52,8 @@ pub(crate) fn call(way: Way, file: &[u8], code: i32) -> Vec<u8> {
 
 /// Saves the state into the queue `to` and returns the status that it was given.
 pub(crate) fn save(to: &[u8]) -> Vec<u8> {
-    let mut text = format!(
-        "\\builtin trap - DEBUG RETURN\n\
-         \\builtin unset {PIPES} && \\builtin trap '{PIPES}=${{PIPESTATUS[@]}}' RETURN\n"
-    )
-    .into_bytes();
+    let mut text =
+        format!("\\builtin trap - DEBUG RETURN\n\\builtin unset {PIPES} 2>/dev/null\n").into_bytes();
     text.extend(dump(to, ""));
     text.extend(b"\\return \"$1\"\n");
     text
@@ -91,7 +88,7 @@ pub(crate) fn fit(state: &[u8], farewell: &[u8]) -> Vec<u8> {
     text.extend(b"\\builtin trap ");
     text.extend(quoted(&goodbye));
     text.extend(b" EXIT\n");
-    text.extend(format!("\\builtin trap '{PIPES}=${{PIPESTATUS[@]}}' RETURN\n\\return 0\n").bytes());
+    text.extend(b"\\return 0\n");
     text
 }
 
@@ -109,6 +106,35 @@ pub(crate) fn prologue(text: &[u8], pipes: &[u8]) -> Vec<u8> {
     }
     let parts: Vec<String> = statuses.iter().map(|status| format!("(exit {status})")).collect();
     format!("{}; ", parts.join("|")).into_bytes()
+}
+
+/// What goes behind a command's text that ends in a pipeline, so that its statuses are not lost with the file. Only
+/// behind a text that can have something behind it, and never where it could be seen.
+pub(crate) fn epilogue(text: &[u8]) -> Vec<u8> {
+    const NEVER: [&[u8]; 11] =
+        [b"<<", b"#", b"set", b"trap", b"shopt", b"exec", b"return", b"alias", b"PS4", b"BASH", b"\\\n"];
+    let trimmed = text.trim_ascii_end();
+    let has = |part: &[u8]| text.windows(part.len()).any(|window| window == part);
+    let open_end = trimmed.last().is_none_or(|byte| b"|&\\({".contains(byte));
+    if !has(b"|") || open_end || NEVER.iter().any(|part| has(part)) || !balanced(trimmed) {
+        return Vec::new();
+    }
+    format!("\n\\builtin eval \"{PIPES}='${{PIPESTATUS[@]}}'; \\\\return $?\"\n").into_bytes()
+}
+
+/// Whether every quote is closed, as far as can be told without parsing.
+fn balanced(text: &[u8]) -> bool {
+    let (mut quote, mut escaped) = (None, false);
+    for byte in text {
+        match (quote, byte) {
+            _ if escaped => escaped = false,
+            (None | Some(b'"' | b'`'), b'\\') => escaped = true,
+            (None, b'\'' | b'"' | b'`') => quote = Some(*byte),
+            (Some(open), byte) if open == *byte => quote = None,
+            _ => {}
+        }
+    }
+    quote.is_none() && !escaped
 }
 
 /// What came from a shell that saves its state. Nothing is taken over before all of it is there.
@@ -158,6 +184,18 @@ mod tests {
         assert_eq!(prologue(b"echo $?", b"1 0"), b"");
         assert_eq!(prologue(b"echo ${PIPESTATUS[@]}", b"1"), b"");
         assert_eq!(prologue(b"echo ${PIPESTATUS[@]}", b"1 ; rm"), b"");
+    }
+
+    #[test]
+    fn only_a_closed_pipeline_gets_something_behind_it() {
+        for text in ["false | true", "a | b\n", "echo 'x|y' | cat; c"] {
+            assert!(!epilogue(text.as_bytes()).is_empty(), "{text}");
+        }
+        for text in
+            ["echo a", "a |", "a | b &", "cat <<E | x\nE", "a | b # c", "set -x; a | b", "a | 'b", "a | b \\"]
+        {
+            assert!(epilogue(text.as_bytes()).is_empty(), "{text}");
+        }
     }
 
     #[test]
