@@ -293,3 +293,22 @@ pub(crate) fn unread(socket: BorrowedFd<'_>) -> Result<usize> {
     checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) }.into())?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
+
+/// Does something with files as another user, for whom what is made belongs to; as itself when none is named.
+pub(crate) fn files_as<T>(user: Option<(u32, u32)>, work: impl FnOnce() -> T) -> T {
+    let Some((uid, gid)) = user else { return work() };
+    let (own_uid, own_gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    // SAFETY: each takes a number and changes only this thread's identity towards file systems. They cannot fail for
+    // root, who alone names another user; for anybody else they change nothing.
+    unsafe {
+        libc::setfsgid(gid);
+        libc::setfsuid(uid);
+    }
+    let done = work();
+    // SAFETY: as above, back to what it was.
+    unsafe {
+        libc::setfsuid(own_uid);
+        libc::setfsgid(own_gid);
+    }
+    done
+}

@@ -154,8 +154,6 @@ impl Keeper {
         };
         let (older, depth) = match shell.running() {
             Some((older, depth)) => (older.to_vec(), depth),
-            // What a shell that died left behind is its last command's.
-            None if shell.dead() => (Vec::new(), Depth::Deep),
             None if whom == Whom::Shell => (Vec::new(), Depth::Deep),
             None => return refuse(Refusal::Ended, "no command runs"),
         };

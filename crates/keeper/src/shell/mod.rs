@@ -68,6 +68,8 @@ pub(crate) struct Shell {
     /// The statuses of the last pipeline, as the shell spelt them.
     pipes: Vec<u8>,
     look: Option<Wait>,
+    /// Who was there before the command with which the shell died.
+    remains: Vec<Kin>,
 }
 
 #[derive(Debug)]
@@ -167,6 +169,7 @@ impl Shell {
             unfit: None,
             pipes: Vec::new(),
             look: None,
+            remains: Vec::new(),
         }
     }
 
@@ -205,14 +208,15 @@ impl Shell {
         }
     }
 
-    /// The running command: who was there before it, and how deep in it the shell is.
+    /// The command that runs, or with which the shell died: who was there before it, and how deep in it the shell is.
     pub(crate) fn running(&self) -> Option<(&[Kin], Depth)> {
         match &self.phase {
             Phase::Running(running) => {
                 let depth = self.glass.as_ref().map_or(Depth::Deep, Glass::depth);
                 Some((&running.older, depth))
             }
-            _ => None,
+            Phase::Dead => Some((&self.remains, Depth::Deep)),
+            Phase::Waking { .. } | Phase::Fitting { .. } | Phase::Idle | Phase::Saving { .. } => None,
         }
     }
 
@@ -374,7 +378,8 @@ impl Shell {
         }
         let Some(Look::Idle { .. }) = self.glass.as_ref().map(Glass::look) else { return None };
         match self.fit(now) {
-            Ok(()) => None,
+            // A shell that is gone is told of by its end.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => None,
             Err(_) => self.give_up(Unusable::NoFolder),
         }
     }
@@ -397,7 +402,7 @@ impl Shell {
     /// Takes the folder, with what the shell runs for the keeper in it.
     pub(crate) fn settle(&mut self, site: Site) -> Result<(), Errno> {
         let queue = site.path(STATE_QUEUE);
-        site.write(SAVE_SCRIPT, &script::save(&queue))?;
+        site.write(SAVE_SCRIPT, &script::save(&queue, &site.path(FAREWELL_SCRIPT)))?;
         site.write(FAREWELL_SCRIPT, &script::farewell(&queue))?;
         self.saved = Some(site.queue(STATE_QUEUE, site::Side::Both)?);
         self.site = Some(site);
@@ -553,6 +558,7 @@ impl Shell {
         for pid in running.stopped {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::CONT);
         }
+        self.remains = running.older;
         if let Some(site) = &self.site {
             running.order.forget(site);
         }

@@ -50,13 +50,21 @@ pub(crate) fn call(way: Way, file: &[u8], code: i32) -> Vec<u8> {
     [verb(way), b" ", &file, b" ", code.to_string().as_bytes(), after].concat()
 }
 
-/// Saves the state into the queue `to` and returns the status that it was given.
-pub(crate) fn save(to: &[u8]) -> Vec<u8> {
+/// Saves the state into the queue `to` and returns the status that it was given. Traps that would run for the
+/// commands of others end here.
+pub(crate) fn save(to: &[u8], end: &[u8]) -> Vec<u8> {
     let mut text =
-        format!("\\builtin trap - DEBUG RETURN\n\\builtin unset {PIPES} 2>/dev/null\n").into_bytes();
+        format!("\\builtin trap - DEBUG RETURN ERR\n\\builtin unset {PIPES} 2>/dev/null\n").into_bytes();
+    text.extend(trap_end(end));
     text.extend(dump(to, ""));
     text.extend(b"\\return \"$1\"\n");
     text
+}
+
+/// Has the shell save its state when it ends, by the file `end`.
+fn trap_end(end: &[u8]) -> Vec<u8> {
+    let farewell = quoted(&[b"\\builtin . ".as_slice(), &quoted(end)].concat());
+    [b"\\builtin trap ".as_slice(), &farewell, b" EXIT\n"].concat()
 }
 
 /// Saves the state of a shell that is about to end, with the folder it is in.
@@ -84,10 +92,7 @@ fn dump(to: &[u8], last: &str) -> Vec<u8> {
 pub(crate) fn fit(state: &[u8], farewell: &[u8]) -> Vec<u8> {
     let mut text = b"\\builtin shopt -s expand_aliases\n".to_vec();
     text.extend(state);
-    let goodbye = [b"\\builtin . ".as_slice(), &quoted(farewell)].concat();
-    text.extend(b"\\builtin trap ");
-    text.extend(quoted(&goodbye));
-    text.extend(b" EXIT\n");
+    text.extend(trap_end(farewell));
     text.extend(b"\\return 0\n");
     text
 }

@@ -1,9 +1,10 @@
 //! The folder through which a shell is given its commands: files to read and queues to write to, each under a name
 //! that nobody knows before it is used.
 
+use crate::sys;
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
-    fs::{AtFlags, Gid, Mode, OFlags, Uid},
+    fs::{AtFlags, Mode, OFlags},
     io::Errno,
 };
 
@@ -30,10 +31,10 @@ impl Site {
     /// Makes a new folder in `parent`, which the shell sees at `path`.
     pub(crate) fn make(parent: OwnedFd, path: &[u8], owner: Owner) -> Result<Self, Errno> {
         let name = format!(".outlast-{}", fresh()?);
-        rustix::fs::mkdirat(&parent, &name, FOLDER)?;
+        // Made as its owner: the file system of a sandbox knows nobody else.
+        sys::files_as(owner, || rustix::fs::mkdirat(&parent, &name, FOLDER))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(&parent, &name, flags, Mode::empty())?;
-        give(folder.as_fd(), owner)?;
         let path = [path, b"/", name.as_bytes()].concat();
         Ok(Self { parent, name, folder, path, owner })
     }
@@ -51,9 +52,7 @@ impl Site {
     /// A new empty file.
     pub(crate) fn file(&self, name: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.folder, name, flags, FILE)?;
-        give(file.as_fd(), self.owner)?;
-        Ok(file)
+        sys::files_as(self.owner, || rustix::fs::openat(&self.folder, name, flags, FILE))
     }
 
     /// A new file with all of `content`.
@@ -63,16 +62,14 @@ impl Site {
 
     /// A new queue, opened for this side; the shell's side is opened by its name.
     pub(crate) fn queue(&self, name: &str, side: Side) -> Result<OwnedFd, Errno> {
-        rustix::fs::mkfifoat(&self.folder, name, FILE)?;
+        sys::files_as(self.owner, || rustix::fs::mkfifoat(&self.folder, name, FILE))?;
         let access = match side {
             Side::Reader => OFlags::RDONLY,
             // Both, so that it can be opened before the shell's side and never ends by itself.
             Side::Both => OFlags::RDWR,
         };
         let flags = access | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let queue = rustix::fs::openat(&self.folder, name, flags, Mode::empty())?;
-        give(queue.as_fd(), self.owner)?;
-        Ok(queue)
+        rustix::fs::openat(&self.folder, name, flags, Mode::empty())
     }
 
     pub(crate) fn remove(&self, name: &str) {
@@ -113,11 +110,4 @@ pub(crate) fn fresh() -> Result<String, Errno> {
     let mut bytes = [0; NAME_BYTES];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-fn give(fd: BorrowedFd<'_>, owner: Owner) -> Result<(), Errno> {
-    match owner {
-        None => Ok(()),
-        Some((uid, gid)) => rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))),
-    }
 }

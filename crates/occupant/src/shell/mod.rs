@@ -447,19 +447,19 @@ impl Shell {
                 let ending = Some(Box::new(running.finish(&self.secrets, outcome, cwd, Some(hint))));
                 self.start(ending, out);
             }
-            How::NotRun => self.again(*running, now, out),
+            How::NotRun => self.again(*running, out),
         }
     }
 
     /// The place refused a command.
-    pub fn refused(&mut self, number: u64, refused: Refused, now: Timestamp, out: &mut Vec<Effect>) {
+    pub fn refused(&mut self, number: u64, refused: &Refused, now: Timestamp, out: &mut Vec<Effect>) {
         let Phase::Running(running) = &self.phase else { return };
         if running.number != number {
             return;
         }
         let Phase::Running(running) = std::mem::replace(&mut self.phase, Phase::Idle) else { return };
         match refused {
-            Refused::Unfit => self.again(*running, now, out),
+            Refused::Unfit => self.again(*running, out),
             // Its end, which is told too, has the shell started again.
             Refused::Ended => {
                 let again = Waiting { exec: running.exec, tries: running.tries, hint: running.hint };
@@ -476,7 +476,7 @@ impl Shell {
     }
 
     /// A shell that cannot run anything more is ended, and the command given to the next one.
-    fn again(&mut self, running: Running, _now: Timestamp, out: &mut Vec<Effect>) {
+    fn again(&mut self, running: Running, out: &mut Vec<Effect>) {
         out.push(Effect::Signal { signal: stop::KILL, whom: Whom::Shell });
         if running.tries >= TRIES {
             let cwd = self.cwd();

@@ -108,7 +108,7 @@ fn a_shell_that_runs_nothing_is_replaced_and_the_command_run_once() {
     let mut out = Vec::new();
     shell.exec(exec(1, "x"), at(0), &mut out).unwrap();
     out.clear();
-    shell.refused(1, Refused::Unfit, at(0), &mut out);
+    shell.refused(1, &Refused::Unfit, at(0), &mut out);
     assert_eq!(out, [Effect::Signal { signal: 9, whom: Whom::Shell }]);
     out.clear();
     shell.exited(&mut out);

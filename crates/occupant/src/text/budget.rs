@@ -109,6 +109,7 @@ fn pattern(text: &str) -> Result<DFA, BadBudget> {
             .configure(config.clone())
             .syntax(syntax::Config::new().unicode(unicode).utf8(false))
             .build(text)
+            .map_err(Box::new)
     };
     // Some of what Unicode makes of a word's border cannot be followed byte by byte; ASCII's can.
     build(true)
@@ -455,8 +456,7 @@ impl Search {
 
     /// The line ended: whether it had a match. The next one starts over.
     fn end(&mut self, dfa: &DFA) -> bool {
-        let at_end = !self.found
-            && !(self.state.is_dead() || self.state.is_quit())
+        let at_end = !(self.found || self.state.is_dead() || self.state.is_quit())
             && dfa.next_eoi_state(&mut self.cache, self.state).is_ok_and(|state| state.is_match());
         let found = self.found || at_end;
         self.found = false;

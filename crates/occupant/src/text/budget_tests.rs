@@ -115,6 +115,6 @@ proptest! {
         let budget = Budget { max_chars: Some(chars), ..budget };
         let shown = show(&budget, &text, size);
         prop_assert!(shown.text.chars().count() <= chars);
-        prop_assert_eq!(shown.clone(), show(&budget, &text, text.len().max(1)));
+        prop_assert_eq!(shown, show(&budget, &text, text.len().max(1)));
     }
 }

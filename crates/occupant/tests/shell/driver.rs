@@ -28,25 +28,53 @@ pub(crate) struct Ground {
     pub(crate) keepers: Keepers,
     pub(crate) keeper: Keeper,
     pub(crate) name: String,
+    place: Place,
     shells: u64,
 }
 
+/// Where the shells are. The tables know nothing of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Host,
+    Sandbox,
+}
+
+/// Whom a sandbox's user is on the host, when the tests run as root.
+const SANDBOX_ID: u32 = 217_433;
+
 impl Ground {
     pub(crate) async fn new(name: &str) -> Self {
+        Self::at(name, Place::Host).await
+    }
+
+    pub(crate) async fn at(name: &str, place: Place) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let keepers = Keepers::new(dir.path());
-        let order = Order { orphan: Duration::from_secs(120), limits: Limits::default(), sandbox: None };
+        let sandbox = (place == Place::Sandbox).then(|| sandbox(dir.path()));
+        let order = Order { orphan: Duration::from_secs(120), limits: Limits::default(), sandbox };
         let name = format!("sh-{name}-{}", std::process::id());
         let keeper = keepers.start(&name, order).await.unwrap();
-        Self { dir, keepers, keeper, name, shells: 0 }
+        Self { dir, keepers, keeper, name, place, shells: 0 }
     }
 
     /// A shell in an empty folder of its own.
     pub(crate) async fn shell(&mut self) -> Driver {
         self.shells += 1;
-        let home = self.dir.path().join(format!("home-{}", self.shells));
-        std::fs::create_dir(&home).unwrap();
-        let site = shell::site_prefix(&self.folder().to_string_lossy());
+        let name = format!("home-{}", self.shells);
+        let (home, site) = match self.place {
+            Place::Host => {
+                let home = self.dir.path().join(name);
+                std::fs::create_dir(&home).unwrap();
+                (home, self.folder())
+            }
+            Place::Sandbox => {
+                let outside = self.dir.path().join("workspace").join(&name);
+                std::fs::create_dir(&outside).unwrap();
+                own(&outside);
+                (Path::new("/home/user").join(name), PathBuf::from("/tmp"))
+            }
+        };
+        let site = shell::site_prefix(&site.to_string_lossy());
         let secrets = Secrets::new(&Redactor::default(), Shapes::Known, Some(&site));
         Driver::start(self.keeper.clone(), self.shells, home, secrets).await
     }
@@ -59,6 +87,33 @@ impl Ground {
     pub(crate) async fn end(self) {
         self.keeper.shutdown().await.unwrap();
         self.keeper.gone().await;
+    }
+}
+
+fn own(path: &Path) {
+    if is_root() {
+        std::os::unix::fs::chown(path, Some(SANDBOX_ID), Some(SANDBOX_ID)).unwrap();
+    }
+}
+
+fn is_root() -> bool {
+    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0
+}
+
+fn sandbox(dir: &Path) -> keeper::Sandbox {
+    let workspace = dir.join("workspace");
+    std::fs::create_dir(&workspace).unwrap();
+    own(&workspace);
+    let this = std::fs::metadata(&workspace).unwrap();
+    keeper::Sandbox {
+        host_uid: std::os::unix::fs::MetadataExt::uid(&this),
+        host_gid: std::os::unix::fs::MetadataExt::gid(&this),
+        workspace: keeper::Blob(std::os::unix::ffi::OsStrExt::as_bytes(workspace.as_os_str()).to_vec()),
+        root: None,
+        mounts: Vec::new(),
+        network: keeper::Network::None {},
+        tmp_bytes: 64 << 20,
+        hostname: "sandbox".to_owned(),
     }
 }
 
@@ -156,7 +211,8 @@ impl Driver {
 
     pub(crate) async fn exec(&mut self, exec: Exec) -> u64 {
         let (command, mut effects) = (exec.command, Vec::new());
-        self.machine.exec(exec, self.now(), &mut effects).unwrap();
+        let accepted = self.machine.exec(exec, self.now(), &mut effects);
+        assert_eq!(accepted, Ok(()), "{:?}", self.over);
         self.carry_out(effects).await;
         command
     }
@@ -234,7 +290,7 @@ impl Driver {
                             RunError::Gone => panic!("the keeper is gone"),
                         };
                         let now = self.now();
-                        self.machine.refused(number, refused, now, &mut more);
+                        self.machine.refused(number, &refused, now, &mut more);
                     }
                 }
                 Effect::Write { number, bytes } => self.shell.write(number, &bytes),

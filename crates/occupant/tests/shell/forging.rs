@@ -60,7 +60,7 @@ const ATTEMPTS: &[(&str, &str)] = &[
     ),
     (
         "signals to the shell",
-        "trap 'echo forged' USR1; (for i in 1 2 3 4 5; do kill -USR1 $$; sleep 0.001; done) & wait; trap - USR1",
+        "trap 'echo forged' USR1; (for i in 1 2 3 4 5; do kill -USR1 $$; sleep 0.001; done) & while kill -0 $! 2>/dev/null; do wait; done; trap - USR1",
     ),
     ("posix mode", "set -o posix; .() { echo forged; } 2>/dev/null; :"),
     ("exec of the streams", "exec >/dev/null 2>&1 </dev/null"),

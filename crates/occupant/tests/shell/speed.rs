@@ -45,7 +45,6 @@ fn pipe(script: &str) -> Duration {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement, for a quiet machine"]
-#[expect(clippy::print_stdout, reason = "a measurement is for reading")]
 async fn speed() {
     let mut ground = Ground::new("speed").await;
     let mut driver = ground.shell().await;

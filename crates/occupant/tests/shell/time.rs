@@ -15,7 +15,7 @@ const ENDLESS: &[(&str, &str)] = &[
     ("a busy loop", "while :; do :; done"),
     ("a busy loop that takes nothing", "trap '' INT TERM; while :; do :; done"),
     ("a list", "echo part; sleep 1000; echo never"),
-    ("a function", "f() { sleep 1000; echo never; }; f"),
+    ("a function", "g() { sleep 1000; echo never; }; g"),
     ("a flood", "yes"),
     ("a stopped child", "sh -c 'kill -STOP $$'"),
     ("a stopped shell", "kill -STOP $$"),
@@ -48,6 +48,10 @@ async fn a_timeout_stops_everything_and_the_session_goes_on() {
         let home = driver.home.to_string_lossy();
         if probe.stdout.shown.text != format!("ok\n{home}") || !probe.stderr.shown.text.is_empty() {
             wrong.push(format!("{name}: the probe says {probe:?}"));
+        }
+        let running = driver.shell.state().await.unwrap().running;
+        if running.len() != 1 {
+            wrong.push(format!("{name}: still there: {running:?}"));
         }
         ground.keeper.forget(driver.process).await.unwrap();
     }

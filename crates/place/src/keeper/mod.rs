@@ -16,8 +16,8 @@ mod streams;
 mod tests;
 
 use crate::{Exit, Handle, Output, Process, Signal, Spawn, SpawnError, Stdin};
+pub use ::keeper::codec::Blob;
 use ::keeper::{
-    codec::Blob,
     config::{self, CONFIG_VERSION, Config, Started},
     wire::{
         Channel, EgressRefusal, Flow, Isolation, Life, Limit, Mode, Notice, ProcessState, Reach, Request,

@@ -139,7 +139,7 @@ impl Mail {
         self.changed.notify_one();
     }
 
-    /// What a notice means to the shell's driver; none if it is not about its shell.
+    /// Hands on what a notice means to the shell's driver.
     pub(crate) fn notice(&self, notice: Notice) {
         self.put(match notice {
             Notice::Output { fd, offset, bytes, .. } => {
@@ -153,7 +153,19 @@ impl Mail {
             Notice::Exited { exit, .. } => ShellEvent::Exited(exit_of(&exit)),
             Notice::InputTaken { number, .. } => ShellEvent::InputTaken { number },
             Notice::InputRefused { number, .. } => ShellEvent::InputRefused { number },
-            _ => return,
+            // The end of a stream is told with the command's; the others are about no shell.
+            Notice::End { .. }
+            | Notice::Welcome { .. }
+            | Notice::Done { .. }
+            | Notice::Refused { .. }
+            | Notice::Spawned { .. }
+            | Notice::SpawnFailed { .. }
+            | Notice::EgressRefused { .. }
+            | Notice::EgressUntold { .. }
+            | Notice::Processes { .. }
+            | Notice::ShellIs { .. }
+            | Notice::Replaced {}
+            | Notice::ShuttingDown {} => return,
         });
     }
 }
@@ -324,7 +336,7 @@ impl Shell {
                 command: shell.command,
                 ended: shell.ended.map(ended_of),
                 unfit: shell.unfit,
-                running: shell.running.into_iter().map(left_of).collect(),
+                running: shell.running.iter().map(left_of).collect(),
             }),
             other => Err(KeeperError::Refused(format!("an unexpected answer: {other:?}"))),
         }
@@ -360,11 +372,11 @@ fn ended_of(ended: wire::Ended) -> Ended {
         stdout: ended.stdout,
         stderr: ended.stderr,
         milliseconds: ended.milliseconds,
-        left: ended.left.into_iter().map(left_of).collect(),
+        left: ended.left.iter().map(left_of).collect(),
     }
 }
 
-fn left_of(left: wire::Left) -> Left {
+fn left_of(left: &wire::Left) -> Left {
     Left { pid: left.pid, name: String::from_utf8_lossy(&left.name.0).into_owned() }
 }
 
