@@ -23,7 +23,11 @@ struct Chore {
 
 const CHORES: &[Chore] = &[
     Chore { name: "check", what: "formatting and clippy, warnings are errors", run: check },
-    Chore { name: "test", what: "check, build and every test of the workspace", run: suite::test },
+    Chore {
+        name: "test",
+        what: "check, build and every test of the workspace; --agents: real agents instead",
+        run: suite::test,
+    },
     Chore {
         name: "tidy",
         what: "the rules of the house that no compiler knows",
@@ -70,7 +74,9 @@ fn check(_: &[String]) -> Result<()> {
     machine::component("rustfmt")?;
     machine::component("clippy")?;
     shell::cargo(&["fmt", "--all", "--check"])?;
-    shell::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    shell::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    // Targets that are only run when asked for are not among all of them.
+    shell::cargo(&["clippy", "--workspace", "--test", "agents", "--", "-D", "warnings"])
 }
 
 fn bench(args: &[String]) -> Result<()> {

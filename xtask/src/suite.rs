@@ -2,10 +2,13 @@
 
 use crate::{machine, root, shell};
 use anyhow::{Result, ensure};
-use std::fs;
+use std::{fs, path::Path};
 
 /// Tests that cannot run on this machine leave a file here, so that they count as skipped and not as passed.
 const SKIPPED: &str = "target/tmp/skipped";
+
+/// Where each real agent leaves what it did.
+const AGENTS_TABLE: &str = "target/agents/table";
 
 /// How many tests came to what.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +19,9 @@ pub(crate) struct Tally {
 }
 
 pub(crate) fn test(args: &[String]) -> Result<()> {
+    if let Some((_, rest)) = args.split_first().filter(|(first, _)| *first == "--agents") {
+        return agents(rest);
+    }
     crate::check(&[])?;
     machine::python();
     let skipped = root().join(SKIPPED);
@@ -41,6 +47,57 @@ pub(crate) fn test(args: &[String]) -> Result<()> {
     ensure!(succeeded && tally.failed == 0, "the tests failed");
     ensure!(tally.passed > 0, "no test ran");
     Ok(())
+}
+
+/// Real agents from npm against the scripted model. Slow, and needs the network: only when asked for. One at a
+/// time, because each brings a runtime of its own.
+fn agents(args: &[String]) -> Result<()> {
+    ensure!(shell::works("npm", &["--version"]), "npm is not installed, and the agents come from it");
+    let table = root().join(AGENTS_TABLE);
+    if table.exists() {
+        fs::remove_dir_all(&table)?;
+    }
+    let mut command = shell::command("cargo");
+    if shell::works("cargo", &["nextest", "--version"]) {
+        command.args(["nextest", "run", "--workspace", "--test", "agents", "--no-fail-fast", "-j", "1"]);
+        command.args(args);
+    } else {
+        command.args(["test", "--workspace", "--test", "agents", "--no-fail-fast", "--", "--test-threads=1"]);
+        command.args(args);
+    }
+    let mut tally = Tally::default();
+    let succeeded = shell::watch(&mut command, |line| tally.read(line))?;
+    print!("{}", agents_table(&table)?);
+    println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
+    ensure!(succeeded && tally.failed == 0, "an agent did not do what it must");
+    Ok(())
+}
+
+/// The rows that the agents left, as Markdown: a line for each step, a column for each agent.
+fn agents_table(folder: &Path) -> Result<String> {
+    let mut agents: Vec<(String, Vec<(String, String)>)> = vec![];
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "tsv") {
+            continue;
+        }
+        let rows = fs::read_to_string(&path)?;
+        let rows = rows.lines().filter_map(|line| line.split_once('\t'));
+        let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        agents.push((name, rows.map(|(step, came)| (step.to_owned(), came.to_owned())).collect()));
+    }
+    agents.sort();
+    let names: Vec<_> = agents.iter().map(|(name, _)| name.as_str()).collect();
+    let mut table = format!("| | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
+    let steps = agents.iter().max_by_key(|(_, rows)| rows.len()).map(|(_, rows)| rows.clone());
+    for (step, _) in steps.unwrap_or_default() {
+        let came = agents.iter().map(|(_, rows)| {
+            let found = rows.iter().find(|(known, _)| *known == step);
+            found.map_or("-", |(_, came)| came.as_str()).replace('|', "\\|")
+        });
+        table.push_str(&format!("| {step} | {} |\n", came.collect::<Vec<_>>().join(" | ")));
+    }
+    Ok(table)
 }
 
 fn excuses() -> Result<Vec<(String, String)>> {

@@ -9,12 +9,12 @@ use crate::{
     metrics::{Counted, Metrics},
     options::{Limits, Options},
     rest::{self, Shared, Stopping},
+    rpc,
 };
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
 use session::Sessions;
@@ -82,6 +82,7 @@ impl Door {
             docs: options.docs,
             uploads: options.uploads,
             archives: Semaphore::new(options.limits.archives),
+            sockets: Arc::new(Semaphore::new(rpc::SOCKETS)),
             files: Semaphore::new(options.limits.files),
             metrics: metrics.clone(),
             stopping: told,
@@ -101,7 +102,6 @@ impl Door {
         let Self { listener, addr, router, limits, metrics, stopping } = self;
         let room = Arc::new(Semaphore::new(limits.connections));
         let http = http(&limits);
-        let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
         let mut stop = pin!(stop);
         let result = loop {
@@ -115,10 +115,9 @@ impl Door {
             match accepted {
                 Ok((stream, permit)) => {
                     let service = TowerToHyperService::new(router.clone());
-                    let connection = http.serve_connection(TokioIo::new(stream), service);
-                    let connection = graceful.watch(connection);
+                    let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
                     let held = (permit, metrics.connection());
-                    connections.spawn(finish(connection, held));
+                    connections.spawn(finish(connection, stopping.subscribe(), held));
                 }
                 Err(error) if passes(&error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -129,7 +128,7 @@ impl Door {
         };
         drop(listener);
         stopping.send_replace(true);
-        drain(graceful, connections, grace).await;
+        drain(connections, grace).await;
         result
     }
 }
@@ -166,19 +165,31 @@ fn passes(error: &io::Error) -> bool {
     )
 }
 
-async fn finish(connection: impl Future<Output = hyper::Result<()>>, held: (OwnedSemaphorePermit, Counted)) {
-    if let Err(error) = connection.await {
+type Connection = http1::UpgradeableConnection<TokioIo<TcpStream>, TowerToHyperService<Router>>;
+
+async fn finish(
+    connection: Connection,
+    mut stopping: watch::Receiver<bool>,
+    held: (OwnedSemaphorePermit, Counted),
+) {
+    let mut connection = pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = async { drop(stopping.wait_for(|stopping| *stopping).await) } => {
+            // The request under way is finished, and no other begun.
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
         // The other side went away or spoke no HTTP: its business, and no news.
         tracing::debug!(%error, "a connection ended early");
     }
     drop(held);
 }
 
-async fn drain(graceful: GracefulShutdown, mut connections: JoinSet<()>, grace: Duration) {
-    let finished = async {
-        graceful.shutdown().await;
-        while connections.join_next().await.is_some() {}
-    };
+async fn drain(mut connections: JoinSet<()>, grace: Duration) {
+    let finished = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(grace, finished).await.is_err() {
         tracing::warn!(open = connections.len(), "connections were cut after the grace period");
         connections.shutdown().await;

@@ -20,7 +20,9 @@ use crate::{
         sqlite::{FIRST_EPOCH, SqliteReader, SqliteStore},
     },
 };
-use protocol::{AgentName, CredentialId, KeyId, Seq, SessionId, SessionRef, Tenant, limits::PAGE_EVENTS};
+use protocol::{
+    AgentName, CredentialId, ForkPoint, KeyId, Seq, SessionId, SessionRef, Tenant, limits::PAGE_EVENTS,
+};
 use std::{
     fs::{File, TryLockError},
     io,
@@ -289,6 +291,22 @@ impl Journal {
         Writer::new(lane, head, Some(row), self.core.desk.lanes.clone(), self.core.pool.clone())
     }
 
+    /// The same for a fork: its events go on after the parent's, which must be there.
+    pub async fn begin_fork(&self, row: NewSession, from: ForkPoint) -> Result<Writer, ReadError> {
+        let mark = self.core.readers.run(move |reader| reader.mark(from.session, from.seq)).await?;
+        let (parent, at) = mark.ok_or(ReadError::NotFound)?;
+        let hash = chain::fork_genesis(&row.tenant, row.id, &parent);
+        let head = Head { seq: from.seq, hash, at };
+        let lane = Lane::new(row.id, row.tenant.clone(), FIRST_EPOCH, 0, from.seq);
+        let row = NewSession { forked_from: Some(from), ..row };
+        Ok(Writer::new(lane, head, Some(row), self.core.desk.lanes.clone(), self.core.pool.clone()))
+    }
+
+    /// Was any session forked from this one? Its events are theirs too.
+    pub async fn has_forks(&self, session: SessionId) -> Result<bool, ReadError> {
+        self.core.readers.run(move |reader| reader.has_forks(session)).await
+    }
+
     /// Takes a stored session's lease: bumps its epoch (durably) so that every older writer is fenced off.
     pub async fn acquire(&self, session: SessionId) -> Result<(Writer, SessionRow), WriteError> {
         let Outcome::Acquired(taken) = self.core.ask(Change::Acquire(session)).await? else {
@@ -466,6 +484,18 @@ impl Journal {
     pub async fn sandbox_by_key(&self, tenant: &Tenant, key: &str) -> Result<Option<SandboxRow>, ReadError> {
         let (tenant, key) = (tenant.clone(), key.to_owned());
         self.core.readers.run(move |reader| reader.sandbox_by_key(&tenant, &key)).await
+    }
+
+    /// The sessions that name the sandbox, ended ones too.
+    pub async fn sandbox_sessions(&self, id: &str) -> Result<Vec<SessionId>, ReadError> {
+        let id = id.to_owned();
+        self.core.readers.run(move |reader| reader.sandbox_sessions(&id)).await
+    }
+
+    /// Does a session other than this one, and not ended, use the sandbox?
+    pub async fn sandbox_has_others(&self, id: &str, except: SessionId) -> Result<bool, ReadError> {
+        let id = id.to_owned();
+        self.core.readers.run(move |reader| reader.sandbox_has_others(&id, except)).await
     }
 
     /// Every snapshot that some sandbox needs, of all tenants: what garbage collection keeps.

@@ -9,15 +9,22 @@
 //! came. Nothing it sends can stop the machine: what is not understood becomes a notice, a request that is not
 //! known is answered so, and each prompt ends exactly once.
 
+mod asks;
 mod config;
 mod handshake;
 mod notice;
 mod permission;
+mod replay;
 mod rpc;
 mod saved;
+mod terms;
 mod turn;
+mod verdict;
+mod watch;
 
+pub use asks::{Ask, AskId, Done, Terminal, TerminalExit};
 pub use saved::Saved;
+pub use terms::{Before, PlaceOffers, Spent, Terms, TurnLimits};
 
 use crate::{Cx, Redactor, Said};
 use handshake::Opening;
@@ -60,11 +67,16 @@ impl std::fmt::Debug for Begin {
 #[derive(Debug)]
 pub struct Acp {
     begin: Begin,
+    terms: Terms,
     phase: Phase,
     turn: Option<turn::Turn>,
     permissions: Vec<permission::Permission>,
+    asks: asks::Asks,
     config: config::Config,
     notices: Notices,
+    meter: watch::Meter,
+    /// Where the transcript is that the next prompt must point at.
+    transcript: Option<String>,
     /// Requests sent without an event of their own.
     calls: u32,
     /// The beginning of a line whose end has not come yet.
@@ -76,7 +88,7 @@ pub struct Acp {
 
 #[derive(Debug)]
 enum Phase {
-    Opening(Opening),
+    Opening(Box<Opening>),
     Live {
         /// The agent's own session id.
         session: String,
@@ -87,13 +99,22 @@ enum Phase {
 impl Acp {
     /// Sends `initialize`.
     pub fn begin(begin: Begin, cx: &mut Cx) -> Self {
+        Self::begin_under(begin, Terms::default(), cx)
+    }
+
+    /// As [`Self::begin`], under terms.
+    pub fn begin_under(begin: Begin, terms: Terms, cx: &mut Cx) -> Self {
         let mut acp = Self {
             begin,
+            terms,
             phase: Phase::Over,
             turn: None,
             permissions: Vec::new(),
+            asks: asks::Asks::default(),
             config: config::Config::default(),
             notices: Notices::default(),
+            meter: watch::Meter::default(),
+            transcript: None,
             calls: 0,
             partial: Vec::new(),
             handled: 0,
@@ -230,7 +251,7 @@ impl Acp {
             Phase::Live { session: ours } => ours == &*session,
             Phase::Opening(opening) => match opening.hears(&session, self.begin.resume.as_deref()) {
                 handshake::Hears::Ours => true,
-                handshake::Hears::Replay => return,
+                handshake::Hears::Replay => return self.hear_replay(update, cx),
                 handshake::Hears::Others => false,
             },
             Phase::Over => return,
@@ -244,10 +265,12 @@ impl Acp {
 
     fn update(&mut self, update: &RawValue, cx: &mut Cx) {
         self.config.hear(update.get());
+        self.meter.hear(update.get());
         let turn = self.turn.as_ref().map(|turn| turn.id);
         self.begin.redactor.update(Raw::from(update), self.line_at, |update| {
             cx.record(Actor::Agent, AgentUpdate { turn, update });
         });
+        self.watch_turn(update.get(), cx);
     }
 
     fn flush(&mut self, cx: &mut Cx) {
@@ -258,8 +281,11 @@ impl Acp {
     }
 
     fn request(&mut self, id: &RawValue, method: &str, params: Option<&RawValue>, cx: &mut Cx) {
-        if method == "session/request_permission" {
-            return self.permission_requested(id, params, cx);
+        match method {
+            "session/request_permission" => return self.permission_requested(id, params, cx),
+            "elicitation/create" => return self.elicited(id, params, cx),
+            _ if self.place_asked(id, method, params, cx) => return,
+            _ => {}
         }
         let asked = format!("{method} {}", params.map_or("", RawValue::get));
         self.odd(Oddity::Unknown, "a request that is not known, and was answered so", asked.as_bytes(), cx);
@@ -332,7 +358,17 @@ impl Acp {
 
     /// Sends a prompt as the turn whose `turn_started` was recorded just before.
     pub fn prompt(&mut self, turn: TurnId, content: &[ContentBlock], cx: &mut Cx) {
-        self.start_turn(turn, content, cx);
+        self.start_turn(turn, content, TurnLimits::default(), cx);
+    }
+
+    /// As [`Self::prompt`], within limits of the caller's own.
+    pub fn prompt_within(&mut self, turn: TurnId, content: &[ContentBlock], limits: TurnLimits, cx: &mut Cx) {
+        self.start_turn(turn, content, limits, cx);
+    }
+
+    /// What the session's turns have used, this process's among them.
+    pub fn spent(&self) -> Spent {
+        self.terms.spent
     }
 }
 

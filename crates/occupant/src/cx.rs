@@ -1,6 +1,7 @@
 //! What a machine wants done, in order. Events are numbered at once; an effect fires when every event that
 //! was recorded before it is durable.
 
+use crate::{Ask, AskId};
 use bytes::Bytes;
 use protocol::{Actor, Body, Fault, How, Outcome, Reason, Seq, SessionConfig, Timestamp, TurnId, Usage};
 
@@ -11,6 +12,7 @@ pub struct Cx {
     last_seq: Seq,
     records: Vec<(Actor, Body)>,
     effects: Vec<(Seq, Effect)>,
+    asks: Vec<(AskId, Ask)>,
 }
 
 /// What a step left behind.
@@ -51,7 +53,7 @@ pub enum Said {
 impl Cx {
     /// `last_seq` is the last number that the session has given out.
     pub fn new(now: Timestamp, last_seq: Seq) -> Self {
-        Self { now, last_seq, records: Vec::new(), effects: Vec::new() }
+        Self { now, last_seq, records: Vec::new(), effects: Vec::new(), asks: Vec::new() }
     }
 
     /// Numbers an event.
@@ -72,6 +74,17 @@ impl Cx {
 
     pub fn say(&mut self, said: Said) {
         self.effects.push((self.last_seq, Effect::Say(said)));
+    }
+
+    /// Asks for something to be done in the session's place.
+    pub(crate) fn ask(&mut self, id: AskId, ask: Ask) {
+        self.asks.push((id, ask));
+    }
+
+    /// Takes what was asked for so far. [`crate::Acp::done`] takes what came of each, in any order; one whose
+    /// machine is over need not be answered.
+    pub fn take_asks(&mut self) -> Vec<(AskId, Ask)> {
+        std::mem::take(&mut self.asks)
     }
 
     /// The last number given out.

@@ -8,7 +8,14 @@
 mod acp;
 mod cx;
 mod redact;
+pub mod shell;
+pub mod text;
+mod transcript;
 
-pub use acp::{Acp, Begin, Saved};
+pub use acp::{
+    Acp, Ask, AskId, Before, Begin, Done, PlaceOffers, Saved, Spent, Terminal, TerminalExit, Terms,
+    TurnLimits,
+};
 pub use cx::{Cx, Drained, Effect, Said};
 pub use redact::Redactor;
+pub use transcript::{TRANSCRIPT_BYTES, Transcript};

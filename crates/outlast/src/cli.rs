@@ -67,6 +67,16 @@ pub(crate) enum Command {
     Pause(Sessions),
     /// Bring paused or failed sessions back
     Resume(Sessions),
+    /// Make a new session with the events of another one up to a point
+    Fork {
+        session: String,
+        /// The last event that both share; the session's last one unless named
+        #[arg(long, value_name = "SEQ")]
+        at: Option<u64>,
+        /// A name for the new session
+        #[arg(long)]
+        name: Option<String>,
+    },
     /// Stop the processes of sessions; they can be resumed
     Stop(Sessions),
     /// End sessions for good and keep their history
@@ -185,6 +195,9 @@ pub(crate) struct Run {
     /// Where it runs: sandbox or host (the bare machine: nothing is contained)
     #[arg(long, value_name = "PLACE", conflicts_with = "session")]
     pub(crate) place: Option<protocol::PlaceKind>,
+    /// Share the files of the sandbox with this key; it is made when there is none
+    #[arg(long, value_name = "KEY", conflicts_with = "session")]
+    pub(crate) sandbox: Option<String>,
     /// Give the agent a stored credential's variables
     #[arg(long, value_name = "ID")]
     pub(crate) credential: Option<CredentialId>,
@@ -343,6 +356,8 @@ pub(crate) enum FilesCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AgentCommand {
+    /// Make, install and deploy an agent of the catalogue, or a command of your own
+    Add(AddAgent),
     /// Deploy a folder with an agent.toml; the same name again makes a new version
     Deploy {
         dir: PathBuf,
@@ -354,11 +369,52 @@ pub(crate) enum AgentCommand {
     Ls,
     /// Show one agent
     Show { name: AgentName },
+    /// Shake hands with an agent, send it one prompt, and say what works
+    Test(TryAgent),
     /// Remove agents; their sessions go on
     Rm {
         #[arg(required = true)]
         names: Vec<AgentName>,
     },
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+The catalogue has claude, codex, gemini, opencode and qwen; they are installed with npm. Examples:
+  outlast agent add claude
+  outlast agent add ./my-agent --acp")]
+pub(crate) struct AddAgent {
+    /// An agent of the catalogue, or a command that speaks the Agent Client Protocol
+    #[arg(value_name = "AGENT|COMMAND")]
+    pub(crate) what: String,
+    /// The command's arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) args: Vec<String>,
+    /// The agent's name [default: the catalogue's, or the command's]
+    #[arg(long)]
+    pub(crate) name: Option<AgentName>,
+    /// The folder to make [default: the agent's name, here]
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+    /// Only write the folder; install and deploy it yourself
+    #[arg(long)]
+    pub(crate) write_only: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TryAgent {
+    pub(crate) name: AgentName,
+    /// What to say instead of the usual question
+    pub(crate) prompt: Option<String>,
+    /// Use this model instead of the agent's own
+    #[arg(long)]
+    pub(crate) model: Option<String>,
+    /// Give the agent a stored credential's variables
+    #[arg(long)]
+    pub(crate) credential: Option<CredentialId>,
+    /// Give the agent a variable; without a value, the one of this shell
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -443,6 +499,9 @@ mod tests {
             "logs -f 019a --after 3",
             "rm -y a b",
             "agent deploy . --name x",
+            "agent add claude --dir x --write-only",
+            "agent add --name x ./my-agent --acp -v",
+            "agent test claude --env KEY",
             "files ls 019a",
             "files get 019a a/b -",
             "files rm -r 019a a b",

@@ -3,6 +3,7 @@
 //! It resolves flags, environment and configuration file once, opens the rooms below or asks a server through
 //! the client, and turns every ending into a documented exit code. It holds no rules about sessions.
 
+mod catalogue;
 mod cli;
 mod commands;
 mod config;
@@ -91,6 +92,7 @@ async fn dispatch(command: &Command, config: &Config, term: &Term) -> Result<Exi
         Command::Show { session } => asking()?.show(session).await,
         Command::Logs(asked) => asking()?.logs(asked).await,
         Command::Pause(asked) => asking()?.each(Verb::Pause, &asked.sessions).await,
+        Command::Fork { session, at, name } => asking()?.fork(session, *at, name.clone()).await,
         Command::Resume(asked) => asking()?.each(Verb::Resume, &asked.sessions).await,
         Command::Stop(asked) => asking()?.each(Verb::Stop, &asked.sessions).await,
         Command::End(asked) => asking()?.each(Verb::End, &asked.sessions).await,
@@ -99,7 +101,7 @@ async fn dispatch(command: &Command, config: &Config, term: &Term) -> Result<Exi
         Command::Rename { session, name } => asking()?.rename(session, name).await,
         Command::Answer(asked) => asking()?.answer(asked).await,
         Command::Files { command } => asking()?.files(command).await,
-        Command::Agent { command } => asking()?.agent(command).await,
+        Command::Agent { command } => asking()?.agent(command, &config.environment).await,
         Command::Credential { command } => asking()?.credential(command, &config.environment).await,
         Command::Key { command } => asking()?.key(command).await,
         Command::Backup { to } => maintenance::backup(config, term, to),

@@ -174,6 +174,7 @@ const fn of_start(how: How) -> &'static str {
         How::New => "started",
         How::Resumed => "is back, with its conversation",
         How::Loaded => "is back, its conversation loaded",
+        How::Transcript => "started anew, with a transcript of the conversation",
         How::Fresh => "started anew; it does not remember the conversation",
     }
 }
@@ -197,6 +198,8 @@ const fn reason_words(reason: Reason) -> &'static str {
         Reason::EndTurn => "the agent finished",
         Reason::MaxTokens => "the model's token limit",
         Reason::MaxTurnRequests => "the limit of requests in one turn",
+        Reason::Budget => "a budget was used up",
+        Reason::StepLimit => "the limit of steps in one turn",
         Reason::Refusal => "the agent refused",
         Reason::Cancelled => "cancelled by a caller",
         Reason::Superseded => "a later prompt took its place",
@@ -205,6 +208,7 @@ const fn reason_words(reason: Reason) -> &'static str {
         Reason::AgentUnresponsive => "the agent did not stop and was killed",
         Reason::AgentProtocol => "the agent broke the protocol",
         Reason::AgentNotStarted => "the agent could not be started",
+        Reason::LimitExceeded => "the sandbox took more than its limits allow",
         Reason::SessionPaused => "the session was paused",
         Reason::SessionEnded => "the session was ended",
         Reason::ServerStopped => "the server stopped",

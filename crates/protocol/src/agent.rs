@@ -24,6 +24,10 @@ pub struct AgentManifest {
     /// How it gets its MCP servers.
     #[serde(default)]
     pub mcp: McpDelivery,
+    /// The `authenticate` method to call before a session, one of those that the agent offers. Without it none
+    /// is called, unless the agent demands it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth: Option<String>,
     #[serde(default)]
     pub policy: Policy,
 }

@@ -196,6 +196,9 @@ body!(PermissionAnswered {
     /// The seq of the request.
     permission: Seq,
     answer: Answer,
+    /// Why, when nobody was asked: a rule, a time-out, a turn that ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
 });
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,6 +220,9 @@ body!(
         /// The agent's own id for the conversation.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         agent_session: Option<String>,
+        /// The settings it offers: ACP's `configOptions`, `modes` and `models`, as it wrote them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        offers: Option<Raw>,
     }
 );
 
@@ -230,6 +236,8 @@ pub enum How {
     Resumed,
     /// ACP `session/load`.
     Loaded,
+    /// Anew, with the conversation before as a transcript in its home and a pointer to it in the next prompt.
+    Transcript,
     /// Anew: the conversation before is in the journal, and not in the agent's mind.
     Fresh,
 }

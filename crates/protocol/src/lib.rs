@@ -20,6 +20,7 @@ mod request;
 mod session;
 mod time;
 mod turn;
+mod verdict;
 
 pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers};
 pub use content::{Content, ContentBlock};
@@ -38,9 +39,10 @@ pub use policy::{Bounds, HostRule, MountRule, Network, NetworkWord, Policy};
 pub use raw::Raw;
 pub use request::{
     Accepted, AnswerPermission, ApiKey, Configure, CreateCredential, CreateKey, CreateSession, CreatedKey,
-    Credential, DeployAgent, DeployFile, FileEncoding, Health, ListSessions, Message, Role, SendMessage,
-    SessionKindFilter,
+    Credential, DeployAgent, DeployFile, FileEncoding, ForkSession, Health, ListSessions, Message, Role,
+    SendMessage, SessionKindFilter,
 };
 pub use session::{PlaceKind, Scope, Session, SessionKind, Status};
 pub use time::Timestamp;
 pub use turn::{Disposition, OnBusy, Outcome, Reason, Usage};
+pub use verdict::{Rule, Usd, Verdict};

@@ -50,7 +50,7 @@ pub const REQUEST_BYTES: usize = 16 * 1024 * 1024;
 /// Sessions in one list page when the caller names a limit.
 pub const LIST_PAGE: usize = 1_000;
 /// An uploaded agent: its archive, its files and how many of them.
-pub const AGENT_ARCHIVE_BYTES: usize = 256 * 1024 * 1024;
+pub const AGENT_ARCHIVE_BYTES: usize = 1024 * 1024 * 1024;
 pub const AGENT_BYTES: u64 = 1024 * 1024 * 1024;
 pub const AGENT_FILES: usize = 100_000;
 /// One file written into a workspace from outside.
@@ -77,6 +77,8 @@ pub const IDLE_SECS: u64 = 30 * 60;
 /// Seconds between two looks at the size of a workspace whose session works, and of one at rest.
 pub const DISK_BUSY_SECS: u64 = 5;
 pub const DISK_IDLE_SECS: u64 = 30;
+/// Seconds after which the workspace of a session at rest is put away into its snapshot.
+pub const EVICT_SECS: u64 = 3600;
 /// Seconds after which a keeper whose server does not come back ends its processes and itself.
 pub const ORPHAN_SECS: u64 = 3600;
 /// Kept of an agent's stderr, newest last.

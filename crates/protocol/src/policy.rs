@@ -2,6 +2,7 @@
 //! its `agent.toml`, a session may bring one that narrows it, and the operator's bounds hold for all. Data only;
 //! the session room works out what applies.
 
+use crate::{Rule, Usd, Verdict};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -13,6 +14,30 @@ pub struct Policy {
     /// Seconds a turn may take; none means no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_secs: Option<u64>,
+    /// Steps of one turn: what the agent does between two results of its tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn_steps: Option<u32>,
+    /// What one turn may cost, as far as the agent tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn_cost_usd: Option<Usd>,
+    /// What all turns of a session may cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_cost_usd: Option<Usd>,
+    /// Tokens, read and written, of all turns of a session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_tokens: Option<u64>,
+    /// Turns of a session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_turns: Option<u64>,
+    /// What becomes of a permission request that no rule is about.
+    #[serde(skip_serializing_if = "Verdict::is_ask")]
+    pub permissions: Verdict,
+    /// Seconds a permission request stays open; then it is answered as cancelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permission_secs: Option<u64>,
+    /// About permission requests; the first one that fits decides.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
     /// What the sandbox may connect to; nothing unless named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,

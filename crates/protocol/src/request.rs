@@ -33,9 +33,29 @@ pub struct CreateSession {
     /// Where it runs; the server's default, most often a sandbox, unless named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<PlaceKind>,
+    /// The key of a sandbox to share with other sessions of the tenant; it is made when there is none. Each session
+    /// has a process of its own, and all see the same files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// Where the agent starts, as it sees it; its home unless named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
     /// Narrows the agent's policy; it can widen nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
+}
+
+/// `POST /api/sessions/:id/fork`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ForkSession {
+    /// The last event that both share; the session's last one unless named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Seq>,
+    /// The parent's unless named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 /// Which sessions a list shows.

@@ -59,6 +59,10 @@ pub enum Reason {
     MaxTokens,
     /// The agent's limit of model requests in one turn.
     MaxTurnRequests,
+    /// A budget of the turn or the session was used up.
+    Budget,
+    /// The turn had as many steps as it may have.
+    StepLimit,
     /// The agent refused to go on.
     Refusal,
     /// A caller cancelled it.
@@ -75,6 +79,8 @@ pub enum Reason {
     AgentProtocol,
     /// The agent could not be started or brought back.
     AgentNotStarted,
+    /// The sandbox took more than its limits allow.
+    LimitExceeded,
     /// The session was paused and its process stopped.
     SessionPaused,
     /// The session was ended or removed.

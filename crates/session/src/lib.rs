@@ -8,6 +8,7 @@ mod agents;
 mod credentials;
 mod faults;
 mod files;
+mod fork;
 mod history;
 mod keys;
 mod lifecycle;
@@ -23,6 +24,7 @@ mod task;
 mod turns;
 mod vault;
 mod view;
+mod watch;
 
 pub use agents::copy_agents;
 pub use files::RemoveFile;
@@ -129,6 +131,7 @@ impl Sessions {
         let shared = &self.shared;
         check_setting("model", request.model.as_deref())?;
         check_label("name", request.name.as_deref())?;
+        check_label("sandbox", request.sandbox.as_deref())?;
         let version = shared.agents.version(&caller.tenant, &request.agent, None).await?;
         let spec = Spec {
             agent: Some(version.id),
@@ -137,6 +140,7 @@ impl Sessions {
             credential: request.credential_id,
             extra_env: request.extra_env.unwrap_or_default(),
             policy: request.policy,
+            cwd: request.cwd,
         };
         spec.check()?;
         let sandboxing = &shared.options.sandboxing;
@@ -146,14 +150,19 @@ impl Sessions {
             shared.credentials.open(&caller.tenant, id).await?;
         }
         self.admit_work(&caller.tenant, NewWork::Session).await?;
+        shared.make_room(&caller.tenant).await;
         let slot = shared.slots.take(&caller.tenant)?;
         let (id, now) = (SessionId::new(), Timestamp::now());
+        let sandbox = match &request.sandbox {
+            None => id.to_string(),
+            Some(key) => shared.shared_sandbox(&caller.tenant, key, place).await?,
+        };
         let fixed = NewSession {
             id,
             tenant: caller.tenant.clone(),
             kind: SessionKind::Agent,
             place,
-            sandbox: id.to_string(),
+            sandbox,
             agent: Some(version.name),
             agent_version: Some(version.number),
             alias: None,
@@ -170,7 +179,7 @@ impl Sessions {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let inbox = shared.live.open(id);
         let mut task = Task::begin(Arc::clone(shared), fixed, state, config, inbox);
-        task.create(Actor::Key(caller.key), spec, slot, reply);
+        task.create(Actor::Key(caller.key), spec, slot, None, reply);
         task::spawn_new(task, id);
         answer.await.unwrap_or_else(|_| Err(internal("a new session's task ended without an answer")))
     }
@@ -204,6 +213,9 @@ impl Sessions {
     }
 
     pub async fn resume(&self, caller: &Caller, session: &SessionRef) -> Result<Session, Fault> {
+        if !self.row(caller, session).await?.state.live {
+            self.shared.make_room(&caller.tenant).await;
+        }
         self.command(caller, session, |reply| Command::Resume { reply }).await
     }
 
@@ -219,6 +231,10 @@ impl Sessions {
     /// Ends it and removes session, journal and files. Returns it as it was last.
     pub async fn remove(&self, caller: &Caller, session: &SessionRef) -> Result<Session, Fault> {
         let actor = Actor::Key(caller.key);
+        let id = self.row(caller, session).await?.fixed.id;
+        if self.shared.journal.has_forks(id).await.map_err(faults::read)? {
+            return Err(fork::refuse_removal());
+        }
         self.command(caller, session, |reply| Command::Remove { actor, reply }).await
     }
 
@@ -264,8 +280,12 @@ impl Sessions {
         message: SendMessage,
     ) -> Result<Accepted, Fault> {
         let prompt = Box::new(check_prompt(message)?);
-        let id = self.row(caller, session).await?.fixed.id;
+        let row = self.row(caller, session).await?;
+        let id = row.fixed.id;
         self.admit_work(&caller.tenant, NewWork::Prompt).await?;
+        if !row.state.live {
+            self.shared.make_room(&caller.tenant).await;
+        }
         let actor = Actor::Key(caller.key);
         self.shared.call(id, |reply| Command::Prompt { actor, prompt, reply }).await
     }

@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) docs: DocsPage,
     pub(crate) uploads: PathBuf,
     pub(crate) archives: Semaphore,
+    /// Room for sockets of the RPC door.
+    pub(crate) sockets: Arc<Semaphore>,
     pub(crate) files: Semaphore,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stopping: Stopping,
@@ -58,6 +60,7 @@ pub(crate) fn router(shared: Arc<Shared>, gate: Arc<Gate>) -> Router {
     table::CALLS
         .iter()
         .fold(Router::new(), |router, call| router.route(call.path, (call.route)()))
+        .route("/rpc", axum::routing::get(crate::rpc::open))
         .fallback(gate::nowhere)
         .with_state(shared)
         .layer(middleware::from_fn_with_state(gate, gate::pass))

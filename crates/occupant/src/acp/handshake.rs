@@ -1,25 +1,34 @@
-//! From a fresh process to a session in it: `initialize`, then the shortest way back to the conversation.
+//! From a fresh process to a session in it: `initialize`, `authenticate` where it is wanted, then the shortest
+//! way back to the conversation.
 //!
 //! ```text
-//! initialize ─► session/resume ─► session/load ─► session/new ─► settings ─► ready
+//! initialize ─► session/resume ─► session/load ─► session/new ─► transcript ─► settings ─► ready
+//!      └authenticate┘                 └replay┘
 //!                   (any error or time-out moves on; each only where there is something to resume
 //!                    and the agent says that it can)
 //! ```
 
-use super::{Acp, Phase, rpc};
-use crate::{Cx, Said};
+use super::{Acp, Before, Phase, PlaceOffers, replay::Replay, rpc};
+use crate::{Cx, Done, Said};
 use agent_client_protocol_schema::{
     ProtocolVersion,
     v1::{
-        EnvVariable, HttpHeader, Implementation, InitializeRequest, LoadSessionRequest,
-        McpServer as AcpServer, McpServerHttp, McpServerSse, McpServerStdio, NewSessionRequest,
-        ResumeSessionRequest,
+        AuthenticateRequest, ClientCapabilities, EnvVariable, FileSystemCapabilities, HttpHeader,
+        Implementation, InitializeRequest, LoadSessionRequest, McpServer as AcpServer, McpServerHttp,
+        McpServerSse, McpServerStdio, NewSessionRequest, ResumeSessionRequest,
     },
 };
 use protocol::{
-    Actor, How, McpServer, OccupantStarted, Outcome, Raw, Reason, Timestamp, limits::HANDSHAKE_SECS,
+    Actor, Fault, How, McpServer, OccupantStarted, Outcome, Raw, Reason, Timestamp, limits::HANDSHAKE_SECS,
 };
-use serde_json::{Value, value::RawValue};
+use serde_json::{Map, Value, value::RawValue};
+
+/// Some agents answer `session/load` first and tell the conversation again afterwards: this long is waited for
+/// it to begin, and for silence once it holds what it must.
+const REPLAY_SECS: u64 = 3;
+const QUIET_SECS: u64 = 1;
+
+const NO_SESSION: &str = "the answer has no usable sessionId";
 
 /// An agent's own session id, kept in the session's state.
 const SESSION_BYTES: usize = 1024;
@@ -32,14 +41,35 @@ pub(super) struct Opening {
     pub(super) call: String,
     pub(super) until: Timestamp,
     agent: Agent,
+    replay: Replay,
+    /// The answer that opened the session, while something else must come before it is used.
+    answer: Value,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Initialize,
+    Authenticate,
     Resume,
     Load,
+    /// `session/load` was answered before it told everything again.
+    Replay,
     New,
+    /// A new session is there; the conversation before it is being written down.
+    Transcript,
+}
+
+impl Step {
+    const fn call(self) -> &'static str {
+        match self {
+            Self::Initialize => "initialize",
+            Self::Authenticate => "authenticate",
+            Self::Resume => "session/resume",
+            Self::Load | Self::Replay => "session/load",
+            Self::New => "session/new",
+            Self::Transcript => "the transcript",
+        }
+    }
 }
 
 /// What the agent said of itself.
@@ -51,6 +81,18 @@ struct Agent {
     can_resume: bool,
     takes_http: bool,
     takes_sse: bool,
+    auth: Auth,
+}
+
+/// How the agent wants to know who pays.
+#[derive(Debug, Default)]
+struct Auth {
+    /// Methods that need nobody at a terminal.
+    methods: Vec<String>,
+    /// One has been called already.
+    called: bool,
+    /// What comes once it has been.
+    then: Option<Step>,
 }
 
 /// What an update that comes during the handshake is.
@@ -65,14 +107,14 @@ impl Opening {
     pub(super) fn hears(&self, session: &str, resume: Option<&str>) -> Hears {
         let before = resume == Some(session);
         match self.step {
-            Step::Initialize => Hears::Others,
+            Step::Initialize | Step::Authenticate => Hears::Others,
             Step::Resume if before => Hears::Ours,
-            Step::Load if before => Hears::Replay,
-            Step::Resume | Step::Load => Hears::Others,
+            Step::Load | Step::Replay if before => Hears::Replay,
+            Step::Resume | Step::Load | Step::Replay => Hears::Others,
             // The tail of a load that was given up.
-            Step::New if before => Hears::Replay,
+            Step::New | Step::Transcript if before => Hears::Replay,
             // One process has one session, so that this is the one whose id is on its way.
-            Step::New => Hears::Ours,
+            Step::New | Step::Transcript => Hears::Ours,
         }
     }
 
@@ -80,25 +122,27 @@ impl Opening {
     pub(super) const fn when(&self) -> &'static str {
         match self.step {
             Step::Initialize => "before it answered initialize",
+            Step::Authenticate => "before it answered authenticate",
             Step::Resume => "before it answered session/resume",
-            Step::Load => "before it answered session/load",
+            Step::Load | Step::Replay => "before it answered session/load",
             Step::New => "before it answered session/new",
+            Step::Transcript => "before it was given its transcript",
         }
     }
 }
 
 impl Acp {
     pub(super) fn initialize(&mut self, cx: &mut Cx) {
+        let files = self.terms.place >= PlaceOffers::Files;
+        let capabilities = ClientCapabilities::new()
+            .fs(FileSystemCapabilities::new().read_text_file(files).write_text_file(files))
+            .terminal(self.terms.place >= PlaceOffers::FilesAndTerminals);
         let params = InitializeRequest::new(ProtocolVersion::V1)
+            .client_capabilities(capabilities)
             .client_info(Implementation::new("outlast", env!("CARGO_PKG_VERSION")));
         let call = self.call(cx);
         cx.send(rpc::request(&call, "initialize", &params));
-        self.phase = Phase::Opening(Opening {
-            step: Step::Initialize,
-            call,
-            until: cx.after(HANDSHAKE_SECS),
-            agent: Agent::default(),
-        });
+        self.wait(Step::Initialize, call, Agent::default(), cx);
     }
 
     pub(super) fn tick_handshake(&mut self, cx: &mut Cx) {
@@ -106,26 +150,74 @@ impl Acp {
         if cx.now < opening.until {
             return;
         }
-        let text = format!("no answer within {HANDSHAKE_SECS} s");
-        self.step_failed(&text, cx);
-    }
-
-    pub(super) fn handshake_reply(&mut self, reply: rpc::Reply<'_>, cx: &mut Cx) {
-        let Phase::Opening(opening) = &self.phase else { return };
-        match (opening.step, reply) {
-            (_, Err(error)) => self.step_failed(&error.message, cx),
-            (Step::Initialize, Ok(result)) => self.initialized(result, cx),
-            (Step::Resume, Ok(result)) => self.opened(How::Resumed, result, cx),
-            (Step::Load, Ok(result)) => self.opened(How::Loaded, result, cx),
-            (Step::New, Ok(result)) => {
-                let how = if self.begin.resume.is_some() { How::Fresh } else { How::New };
-                self.opened(how, result, cx);
+        match opening.step {
+            Step::Replay if opening.replay.is_found() => self.opened(How::Loaded, cx),
+            Step::Replay => self.forgotten(cx),
+            Step::Transcript => {
+                let text = format!("it was not written within {HANDSHAKE_SECS} s");
+                self.transcribed(Err(Fault::new(protocol::Code::TimedOut, text)), cx);
+            }
+            Step::Initialize | Step::Authenticate | Step::Resume | Step::Load | Step::New => {
+                self.step_failed(&format!("no answer within {HANDSHAKE_SECS} s"), cx);
             }
         }
     }
 
-    fn initialized(&mut self, result: Option<&RawValue>, cx: &mut Cx) {
-        let value: Value = result.and_then(rpc::read).unwrap_or_default();
+    /// What `session/load` tells again is compared, and neither recorded nor streamed.
+    pub(super) fn hear_replay(&mut self, update: &RawValue, cx: &mut Cx) {
+        let Phase::Opening(opening) = &mut self.phase else { return };
+        opening.replay.hear(update.get());
+        match opening.step {
+            // However long a conversation is, telling it is a sign of life.
+            Step::Load => opening.until = cx.after(HANDSHAKE_SECS),
+            Step::Replay if opening.replay.is_found() => opening.until = cx.after(QUIET_SECS),
+            Step::Replay => opening.until = cx.after(REPLAY_SECS),
+            Step::Initialize | Step::Authenticate | Step::Resume | Step::New | Step::Transcript => {}
+        }
+    }
+
+    fn forgotten(&mut self, cx: &mut Cx) {
+        self.step_failed("it was answered, and what was told again does not hold the last prompt", cx);
+    }
+
+    pub(super) fn handshake_reply(&mut self, reply: rpc::Reply<'_>, cx: &mut Cx) {
+        let Phase::Opening(opening) = &self.phase else { return };
+        let step = opening.step;
+        match reply {
+            Err(error) if error.code == Some(i64::from(rpc::AUTH_REQUIRED)) => {
+                self.wants_auth(step, &error.message, cx);
+            }
+            Err(error) => self.step_failed(&error.message, cx),
+            Ok(result) => self.step_done(step, result, cx),
+        }
+    }
+
+    fn step_done(&mut self, step: Step, result: Option<&RawValue>, cx: &mut Cx) {
+        let value = result.and_then(rpc::read).unwrap_or_default();
+        let Phase::Opening(opening) = &mut self.phase else { return };
+        opening.answer = value;
+        match step {
+            Step::Initialize => self.initialized(cx),
+            Step::Authenticate => self.authenticated(cx),
+            Step::Resume => self.opened(How::Resumed, cx),
+            Step::Load if opening.replay.is_found() => self.opened(How::Loaded, cx),
+            Step::Load => {
+                opening.step = Step::Replay;
+                opening.until = cx.after(REPLAY_SECS);
+            }
+            Step::New => match (&self.terms.before, &self.begin.resume) {
+                (Before::Conversation { .. }, _) => self.transcribe(cx),
+                (Before::Nothing, Some(_)) => self.opened(How::Fresh, cx),
+                (Before::Nothing, None) => self.opened(How::New, cx),
+            },
+            // Nothing is asked in these.
+            Step::Replay | Step::Transcript => {}
+        }
+    }
+
+    fn initialized(&mut self, cx: &mut Cx) {
+        let Phase::Opening(opening) = &mut self.phase else { return };
+        let value = std::mem::take(&mut opening.answer);
         let version = value.get("protocolVersion");
         if version.is_some_and(|version| version.as_u64() != Some(1)) {
             let said = version.map(ToString::to_string).unwrap_or_default();
@@ -148,6 +240,7 @@ impl Acp {
                 .is_some_and(|resume| !matches!(resume, Value::Null | Value::Bool(false))),
             takes_http: flag("/mcpCapabilities/http"),
             takes_sse: flag("/mcpCapabilities/sse"),
+            auth: Auth { methods: auth_methods(&value), ..Auth::default() },
         };
         self.warn_of_left_out(&agent, cx);
         let step = match self.begin.resume {
@@ -155,7 +248,44 @@ impl Acp {
             Some(_) if agent.can_load => Step::Load,
             _ => Step::New,
         };
-        self.ask(step, agent, cx);
+        match self.terms.auth.clone() {
+            Some(method) => self.authenticate(&method, step, agent, cx),
+            None => self.ask(step, agent, cx),
+        }
+    }
+
+    fn authenticate(&mut self, method: &str, then: Step, mut agent: Agent, cx: &mut Cx) {
+        agent.auth.called = true;
+        agent.auth.then = Some(then);
+        let call = self.call(cx);
+        cx.send(rpc::request(&call, "authenticate", &AuthenticateRequest::new(method.to_owned())));
+        self.wait(Step::Authenticate, call, agent, cx);
+    }
+
+    fn authenticated(&mut self, cx: &mut Cx) {
+        let Phase::Opening(opening) = &mut self.phase else { return };
+        let mut agent = std::mem::take(&mut opening.agent);
+        let then = agent.auth.then.take().unwrap_or(Step::New);
+        self.ask(then, agent, cx);
+    }
+
+    /// The agent will not open a session for nobody. A way that it offers is tried when there is but one: which
+    /// of several is right, only the agent's owner can say.
+    fn wants_auth(&mut self, step: Step, text: &str, cx: &mut Cx) {
+        let Phase::Opening(opening) = &mut self.phase else { return };
+        match opening.agent.auth.methods.as_slice() {
+            _ if opening.agent.auth.called => self.step_failed(text, cx),
+            [only] => {
+                let (method, agent) = (only.clone(), std::mem::take(&mut opening.agent));
+                self.authenticate(&method, step, agent, cx);
+            }
+            [] => self.step_failed(text, cx),
+            several => {
+                let text =
+                    format!("{text}; name one of its methods as auth in agent.toml: {}", several.join(", "));
+                self.step_failed(&text, cx);
+            }
+        }
     }
 
     fn ask(&mut self, step: Step, agent: Agent, cx: &mut Cx) {
@@ -172,44 +302,86 @@ impl Acp {
                 let params = LoadSessionRequest::new(before, cwd).mcp_servers(servers);
                 rpc::request(&call, "session/load", &params)
             }
-            Step::New | Step::Initialize => {
+            Step::New | Step::Initialize | Step::Authenticate | Step::Replay | Step::Transcript => {
                 rpc::request(&call, "session/new", &NewSessionRequest::new(cwd).mcp_servers(servers))
             }
         });
-        self.phase = Phase::Opening(Opening { step, call, until: cx.after(HANDSHAKE_SECS), agent });
+        self.wait(step, call, agent, cx);
+    }
+
+    fn wait(&mut self, step: Step, call: String, agent: Agent, cx: &Cx) {
+        let last_prompt = match &self.terms.before {
+            Before::Conversation { last_prompt } => last_prompt.as_deref(),
+            Before::Nothing => None,
+        };
+        let replay = Replay::new(last_prompt);
+        let until = cx.after(HANDSHAKE_SECS);
+        self.phase =
+            Phase::Opening(Box::new(Opening { step, call, until, agent, replay, answer: Value::Null }));
+    }
+
+    fn transcribe(&mut self, cx: &mut Cx) {
+        let Phase::Opening(opening) = &mut self.phase else { return };
+        if session_id(&opening.answer).is_none() {
+            return self.step_failed(NO_SESSION, cx);
+        }
+        opening.step = Step::Transcript;
+        opening.until = cx.after(HANDSHAKE_SECS);
+        self.ask_transcript(cx);
+    }
+
+    /// The conversation is written down, or cannot be.
+    pub(super) fn transcribed(&mut self, result: Result<Done, Fault>, cx: &mut Cx) {
+        if !matches!(&self.phase, Phase::Opening(opening) if opening.step == Step::Transcript) {
+            return;
+        }
+        match result {
+            Ok(Done::Text(path)) => {
+                self.transcript = Some(path);
+                self.opened(How::Transcript, cx);
+            }
+            Ok(Done::Nothing | Done::Output { .. } | Done::Exited(_)) => self.opened(How::Fresh, cx),
+            Err(fault) => {
+                self.warn(&format!("the agent gets no transcript of the conversation: {fault}"), cx);
+                self.opened(How::Fresh, cx);
+            }
+        }
     }
 
     /// Moves on to the next way, or gives up.
     fn step_failed(&mut self, text: &str, cx: &mut Cx) {
         let Phase::Opening(opening) = &mut self.phase else { return };
         let (step, agent) = (opening.step, std::mem::take(&mut opening.agent));
+        let call = step.call();
         match step {
-            Step::Resume | Step::Load => {
-                let call = if step == Step::Resume { "session/resume" } else { "session/load" };
+            Step::Resume | Step::Load | Step::Replay => {
                 self.warn(&format!("{call} did not work: {text}"), cx);
                 let next = if step == Step::Resume && agent.can_load { Step::Load } else { Step::New };
                 self.ask(next, agent, cx);
             }
-            Step::Initialize | Step::New => {
-                let call = if step == Step::Initialize { "initialize" } else { "session/new" };
+            // The agent may do without; if not, it says so next.
+            Step::Authenticate => {
+                self.warn(&format!("{call} did not work: {text}"), cx);
+                let then = agent.auth.then.unwrap_or(Step::New);
+                self.ask(then, agent, cx);
+            }
+            Step::Initialize | Step::New | Step::Transcript => {
                 let text = format!("the agent did not start: {call}: {text}");
                 self.over((Outcome::Failed, Reason::AgentNotStarted), &text, cx);
             }
         }
     }
 
-    fn opened(&mut self, how: How, result: Option<&RawValue>, cx: &mut Cx) {
-        let value: Value = result.and_then(rpc::read).unwrap_or_default();
+    fn opened(&mut self, how: How, cx: &mut Cx) {
+        let Phase::Opening(opening) = &mut self.phase else { return };
         let session = match how {
-            How::New | How::Fresh => value.get("sessionId").and_then(Value::as_str).map(str::to_owned),
+            How::New | How::Fresh | How::Transcript => session_id(&opening.answer),
             How::Resumed | How::Loaded => self.begin.resume.clone(),
         };
-        let Some(session) = session.filter(|id| !id.is_empty() && id.len() <= SESSION_BYTES) else {
-            return self.step_failed("the answer has no usable sessionId", cx);
-        };
-        let Phase::Opening(opening) = &mut self.phase else { return };
-        let agent = std::mem::take(&mut opening.agent);
+        let Some(session) = session else { return self.step_failed(NO_SESSION, cx) };
+        let (agent, value) = (std::mem::take(&mut opening.agent), std::mem::take(&mut opening.answer));
         self.config.advertise(&value);
+        let offers = offers(value).and_then(|offers| Raw::of(&offers).ok());
         self.flush(cx);
         cx.record(
             Actor::Agent,
@@ -218,6 +390,7 @@ impl Acp {
                 agent_info: agent.info,
                 capabilities: agent.capabilities,
                 agent_session: Some(self.begin.redactor.text(&session).into_owned()),
+                offers: offers.map(|offers| self.begin.redactor.raw(offers)),
             },
         );
         self.phase = Phase::Live { session };
@@ -267,4 +440,28 @@ impl Acp {
             }
         }
     }
+}
+
+fn session_id(answer: &Value) -> Option<String> {
+    let id = answer.get("sessionId").and_then(Value::as_str)?;
+    (!id.is_empty() && id.len() <= SESSION_BYTES).then(|| id.to_owned())
+}
+
+/// What an answer says of settings, and nothing else of it.
+fn offers(mut answer: Value) -> Option<Map<String, Value>> {
+    let fields = answer.as_object_mut()?;
+    let names = ["configOptions", "modes", "models"];
+    let offers: Map<_, _> = names
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), fields.remove(name)?)))
+        .filter(|(_, value)| !value.is_null())
+        .collect();
+    (!offers.is_empty()).then_some(offers)
+}
+
+/// The ids of methods that can be called with nobody at a terminal.
+fn auth_methods(answer: &Value) -> Vec<String> {
+    let methods = answer.get("authMethods").and_then(Value::as_array).into_iter().flatten();
+    let silent = methods.filter(|method| method["type"] != "terminal");
+    silent.filter_map(|method| method["id"].as_str().map(str::to_owned)).collect()
 }

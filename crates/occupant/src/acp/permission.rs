@@ -1,7 +1,7 @@
 //! The agent asks before it acts. A request is an event before anybody can answer it, and its answer is one
 //! before the agent hears it.
 
-use super::{Acp, Oddity, rpc, saved};
+use super::{Acp, Oddity, rpc, saved, verdict};
 use crate::Cx;
 use protocol::{
     Actor, Answer, Code, Fault, PermissionAnswered, PermissionOption, PermissionRequested, Raw, Seq,
@@ -88,18 +88,26 @@ impl Acp {
             options: recorded.collect(),
         };
         let seq = cx.record(Actor::Agent, request);
+        let judged = verdict::judge(&self.terms.policy, &rpc::read(tool_call).unwrap_or_default());
+        let chosen = verdict::option(judged.verdict, &options).map(str::to_owned);
+        let secs = self.terms.policy.permission_secs.unwrap_or(PERMISSION_SECS);
         let permission = Permission {
             seq,
             call: Raw::from(id),
             options: options.into_iter().map(|option| option.option_id).collect(),
-            until: cx.after(PERMISSION_SECS),
+            until: cx.after(secs),
         };
         let wanted = self.turn.as_ref().is_some_and(|turn| !turn.is_stopping());
-        if wanted && self.permissions.len() < OPEN_PERMISSIONS {
-            self.permissions.push(permission);
-        } else {
-            close(&permission, &Answer::Cancelled, Actor::System, cx);
-            reply(&permission, &Answer::Cancelled, cx);
+        match chosen {
+            _ if !wanted => give_up(&permission, "no turn is running that could use it", cx),
+            Some(option_id) => {
+                let recorded =
+                    Answer::Selected { option_id: self.begin.redactor.text(&option_id).into_owned() };
+                close(&permission, &recorded, Actor::System, Some(&judged.why), cx);
+                reply(&permission, &Answer::Selected { option_id }, cx);
+            }
+            None if self.permissions.len() < OPEN_PERMISSIONS => self.permissions.push(permission),
+            None => give_up(&permission, "too many requests are open", cx),
         }
     }
 
@@ -138,7 +146,7 @@ impl Acp {
                 Answer::Selected { option_id: self.begin.redactor.text(option_id).into_owned() }
             }
         };
-        close(&open, &recorded, actor, cx);
+        close(&open, &recorded, actor, None, cx);
         reply(&open, &answer, cx);
         Ok(())
     }
@@ -146,15 +154,14 @@ impl Acp {
     /// Answers what is open: the turn that asked is over or told to stop.
     pub(super) fn cancel_permissions(&mut self, cx: &mut Cx) {
         for open in std::mem::take(&mut self.permissions) {
-            close(&open, &Answer::Cancelled, Actor::System, cx);
-            reply(&open, &Answer::Cancelled, cx);
+            give_up(&open, "the turn that asked has ended, or was told to", cx);
         }
     }
 
     /// Closes what is open when nobody is left to hear the answer.
     pub(super) fn close_permissions(&mut self, cx: &mut Cx) {
         for open in std::mem::take(&mut self.permissions) {
-            close(&open, &Answer::Cancelled, Actor::System, cx);
+            close(&open, &Answer::Cancelled, Actor::System, Some("the agent is gone"), cx);
         }
     }
 
@@ -165,14 +172,19 @@ impl Acp {
         self.permissions = open;
         let late: Vec<Permission> = late;
         for open in &late {
-            close(open, &Answer::Cancelled, Actor::System, cx);
-            reply(open, &Answer::Cancelled, cx);
+            give_up(open, "nobody answered in time", cx);
         }
     }
 }
 
-fn close(permission: &Permission, answer: &Answer, actor: Actor, cx: &mut Cx) {
-    cx.record(actor, PermissionAnswered { permission: permission.seq, answer: answer.clone() });
+fn give_up(permission: &Permission, why: &str, cx: &mut Cx) {
+    close(permission, &Answer::Cancelled, Actor::System, Some(why), cx);
+    reply(permission, &Answer::Cancelled, cx);
+}
+
+fn close(permission: &Permission, answer: &Answer, actor: Actor, why: Option<&str>, cx: &mut Cx) {
+    let why = why.map(str::to_owned);
+    cx.record(actor, PermissionAnswered { permission: permission.seq, answer: answer.clone(), why });
 }
 
 /// After [`close`], so that the answer is durable before the agent acts on it.

@@ -8,6 +8,9 @@ use std::borrow::Cow;
 pub(super) const INVALID_REQUEST: i32 = -32600;
 pub(super) const METHOD_NOT_FOUND: i32 = -32601;
 pub(super) const INVALID_PARAMS: i32 = -32602;
+pub(super) const INTERNAL_ERROR: i32 = -32603;
+/// The agent wants `authenticate` first.
+pub(super) const AUTH_REQUIRED: i32 = -32000;
 
 /// One line, as far as it must be understood to be passed on.
 pub(super) enum Incoming<'a> {

@@ -3,7 +3,8 @@
 //! them. The handshake is not saved: one that was under way is started again, with a new process.
 
 use super::{
-    Acp, Begin, Phase,
+    Acp, Begin, Phase, Terms,
+    asks::Asks,
     config::{self, SavedOffers},
     notice::Notices,
     permission::Permission,
@@ -21,6 +22,15 @@ pub struct Saved {
     permissions: Vec<super::permission::SavedPermission>,
     offers: SavedOffers,
     calls: u32,
+    #[serde(default)]
+    meter: super::watch::Meter,
+    #[serde(default)]
+    spent: Option<super::Spent>,
+    #[serde(default)]
+    transcript: Option<String>,
+    /// The agent's own requests that wait for an answer.
+    #[serde(default)]
+    asks: Vec<protocol::Raw>,
 }
 
 impl Saved {
@@ -49,12 +59,23 @@ impl Acp {
             permissions: self.permissions.iter().map(|open| open.save(now)).collect(),
             offers: self.config.save(),
             calls: self.calls,
+            meter: self.meter,
+            spent: Some(self.terms.spent),
+            transcript: self.transcript.clone(),
+            asks: self.asks.save(),
         })
     }
 
     /// Goes on with a process that outlived its server. `consumed` is the offset in its output up to which
     /// everything is recorded; what comes after it is given to [`Self::output`].
     pub fn take_up(begin: Begin, saved: Saved, consumed: u64, cx: &mut Cx) -> Self {
+        Self::take_up_under(begin, Terms::default(), saved, consumed, cx)
+    }
+
+    /// As [`Self::take_up`], under terms.
+    pub fn take_up_under(begin: Begin, mut terms: Terms, saved: Saved, consumed: u64, cx: &mut Cx) -> Self {
+        terms.spent = saved.spent.unwrap_or(terms.spent);
+        Self::refuse_saved_asks(&saved.asks, cx);
         if saved.offers.changing {
             // Whether the agent took it is known to the agent only; its answer may still come.
             let text = "a change of settings was under way when the server stopped; it may have been taken";
@@ -62,6 +83,7 @@ impl Acp {
         }
         Self {
             begin,
+            terms,
             phase: Phase::Live { session: saved.session },
             turn: saved.turn.map(|turn| Turn::take_up(turn, cx.now)),
             permissions: saved
@@ -69,8 +91,11 @@ impl Acp {
                 .into_iter()
                 .map(|open| Permission::take_up(open, cx.now))
                 .collect(),
+            asks: Asks::default(),
             config: config::Config::take_up(saved.offers),
             notices: Notices::default(),
+            meter: saved.meter,
+            transcript: saved.transcript,
             calls: saved.calls,
             partial: Vec::new(),
             handled: consumed,

@@ -9,9 +9,12 @@ use proptest::prelude::*;
 use protocol::{Answer, Body, KeyId, McpServer, Seq};
 use serde_json::json;
 
+mod asks;
 mod faults;
 mod flow;
 mod random;
+mod resume;
+mod terms;
 
 const START: i64 = 1_750_000_000_000;
 
@@ -23,6 +26,7 @@ struct Story {
     /// Everything recorded and done, in order, one line each.
     told: Vec<String>,
     sent: Vec<serde_json::Value>,
+    asked: Vec<(AskId, Ask)>,
 }
 
 fn begin() -> Begin {
@@ -50,9 +54,13 @@ fn key() -> Actor {
 
 impl Story {
     fn begin(begin: Begin) -> Self {
+        Self::begin_under(begin, Terms::default())
+    }
+
+    fn begin_under(begin: Begin, terms: Terms) -> Self {
         let mut cx = Cx::new(Timestamp::from_millis(START), 1);
-        let acp = Acp::begin(begin, &mut cx);
-        let mut story = Self { acp, now: START, last_seq: 1, told: vec![], sent: vec![] };
+        let acp = Acp::begin_under(begin, terms, &mut cx);
+        let mut story = Self { acp, now: START, last_seq: 1, told: vec![], sent: vec![], asked: vec![] };
         story.take(cx);
         story
     }
@@ -63,7 +71,11 @@ impl Story {
     }
 
     fn ready_with(begin: Begin) -> Self {
-        let mut story = Self::begin(begin);
+        Self::ready_under(begin, Terms::default())
+    }
+
+    fn ready_under(begin: Begin, terms: Terms) -> Self {
+        let mut story = Self::begin_under(begin, terms);
         story.reply(json!({"protocolVersion": 1, "agentCapabilities": {}}));
         story.reply(json!({"sessionId": "s"}));
         story.told.clear();
@@ -83,14 +95,16 @@ impl Story {
         let Some(saved) = self.acp.save(now) else { return };
         let text = serde_json::to_string(&saved).unwrap();
         let saved: Saved = serde_json::from_str(&text).unwrap();
-        let (begin, consumed) = (self.acp.begin.clone(), self.acp.consumed());
+        let (begin, terms) = (self.acp.begin.clone(), self.acp.terms.clone());
+        let consumed = self.acp.consumed();
         let mut cx = Cx::new(now, self.last_seq);
-        self.acp = Acp::take_up(begin, saved, consumed, &mut cx);
+        self.acp = Acp::take_up_under(begin, terms, saved, consumed, &mut cx);
         self.take(cx);
     }
 
-    fn take(&mut self, cx: Cx) {
+    fn take(&mut self, mut cx: Cx) {
         let first = self.last_seq + 1;
+        let asks = cx.take_asks();
         let Drained { records, effects } = cx.drain();
         self.last_seq += records.len() as Seq;
         let mut records = (first..).zip(records).peekable();
@@ -116,6 +130,16 @@ impl Story {
         for (seq, (actor, body)) in records {
             self.told.push(told(seq, &actor, &body));
         }
+        for (id, ask) in asks {
+            self.told.push(format!("ask {ask:?}"));
+            self.asked.push((id, ask));
+        }
+    }
+
+    /// Answers the last ask.
+    fn done(&mut self, result: Result<Done, Fault>) {
+        let (id, _) = self.asked.pop().unwrap();
+        self.step(|acp, cx| acp.done(id, result, cx));
     }
 
     fn line(&mut self, line: &str) {
@@ -194,10 +218,15 @@ fn told(seq: Seq, actor: &Actor, body: &Body) -> String {
         Body::PermissionRequested(asked) => {
             format!("permission{} {} {}", turn(&asked.turn), asked.tool_call.as_str(), asked.options.len())
         }
-        Body::PermissionAnswered(answered) => match &answered.answer {
-            Answer::Selected { option_id } => format!("answered {} {option_id}", answered.permission),
-            Answer::Cancelled => format!("answered {} cancelled", answered.permission),
-        },
+        Body::PermissionAnswered(answered) => {
+            let why = answered.why.as_deref().map(|why| format!(" ({why})")).unwrap_or_default();
+            match &answered.answer {
+                Answer::Selected { option_id } => {
+                    format!("answered {} {option_id}{why}", answered.permission)
+                }
+                Answer::Cancelled => format!("answered {} cancelled{why}", answered.permission),
+            }
+        }
         Body::OccupantStarted(started) => {
             format!("started {:?} {}", started.how, started.agent_session.as_deref().unwrap_or("-"))
         }

@@ -1,9 +1,12 @@
 //! One prompt: sent, perhaps cancelled, and ended exactly once.
 
-use super::{Acp, Phase, rpc, saved};
+use super::{Acp, Phase, TurnLimits, rpc, saved, watch::Watch};
 use crate::{Cx, Said};
 use agent_client_protocol_schema::v1::CancelNotification;
-use protocol::{ContentBlock, Outcome, Reason, Timestamp, TurnId, Usage, limits::CANCEL_GRACE_SECS};
+use protocol::{
+    Actor, AgentUpdate, ContentBlock, Outcome, Reason, Timestamp, TurnId, Usage, Usd,
+    limits::CANCEL_GRACE_SECS,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
@@ -15,6 +18,8 @@ pub(super) struct Turn {
     pub(super) call: String,
     /// Its own time limit.
     until: Option<Timestamp>,
+    limits: TurnLimits,
+    watch: Watch,
     stopping: Option<Stopping>,
 }
 
@@ -34,6 +39,12 @@ pub(super) struct SavedTurn {
     call: String,
     left: Option<i64>,
     stopping: Option<SavedStopping>,
+    #[serde(default)]
+    steps: Option<u32>,
+    #[serde(default)]
+    cost: Option<Usd>,
+    #[serde(default)]
+    watch: Watch,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,6 +67,9 @@ impl Turn {
                 message: stopping.message.clone(),
                 left: saved::left(stopping.until, now),
             }),
+            steps: self.limits.steps,
+            cost: self.limits.cost,
+            watch: self.watch.clone(),
         }
     }
 
@@ -64,6 +78,8 @@ impl Turn {
             id: turn.id,
             call: turn.call,
             until: turn.left.map(|left| saved::until(left, now)),
+            limits: TurnLimits { steps: turn.steps, cost: turn.cost },
+            watch: turn.watch,
             stopping: turn.stopping.map(|stopping| Stopping {
                 outcome: stopping.outcome,
                 reason: stopping.reason,
@@ -86,17 +102,27 @@ impl Turn {
 }
 
 impl Acp {
-    pub(super) fn start_turn(&mut self, turn: TurnId, content: &[ContentBlock], cx: &mut Cx) {
+    pub(super) fn start_turn(
+        &mut self,
+        turn: TurnId,
+        content: &[ContentBlock],
+        limits: TurnLimits,
+        cx: &mut Cx,
+    ) {
+        let refused =
+            |outcome: Outcome, reason: Reason, message: &str| Some((outcome, reason, message.to_owned()));
         let refusal = match &self.phase {
-            Phase::Live { .. } if self.turn.is_none() => None,
-            Phase::Live { .. } => Some((Outcome::Failed, Reason::AgentError, "a turn is running already")),
-            Phase::Opening(_) => {
-                Some((Outcome::Failed, Reason::AgentNotStarted, "the agent is not ready yet"))
+            Phase::Live { .. } if self.turn.is_none() => {
+                self.terms.exhausted().map(|why| (Outcome::Failed, Reason::Budget, why))
             }
-            Phase::Over => Some((Outcome::Interrupted, Reason::AgentDied, "the agent is gone")),
+            Phase::Live { .. } => refused(Outcome::Failed, Reason::AgentError, "a turn is running already"),
+            Phase::Opening(_) => {
+                refused(Outcome::Failed, Reason::AgentNotStarted, "the agent is not ready yet")
+            }
+            Phase::Over => refused(Outcome::Interrupted, Reason::AgentDied, "the agent is gone"),
         };
         if let Some((outcome, reason, message)) = refusal {
-            let message = Some(message.to_owned());
+            let message = Some(message);
             cx.say(Said::TurnEnded { turn, outcome, reason, message, usage: None });
             return;
         }
@@ -104,13 +130,38 @@ impl Acp {
         #[serde(rename_all = "camelCase")]
         struct Params<'a> {
             session_id: &'a str,
-            prompt: &'a [ContentBlock],
+            prompt: Vec<&'a ContentBlock>,
         }
+        let pointer = self.transcript.take().map(|path| ContentBlock::Text { text: pointer(&path) });
         let call = (cx.next_seq() - 1).to_string();
         let session_id = self.session().unwrap_or_default();
-        cx.send(rpc::request(&call, "session/prompt", &Params { session_id, prompt: content }));
+        let prompt = pointer.iter().chain(content).collect();
+        cx.send(rpc::request(&call, "session/prompt", &Params { session_id, prompt }));
         let until = self.begin.turn_secs.map(|secs| cx.after(secs));
-        self.turn = Some(Turn { id: turn, call, until, stopping: None });
+        let limits = self.terms.limits(limits);
+        self.meter.start_turn();
+        self.turn = Some(Turn { id: turn, call, until, limits, watch: Watch::default(), stopping: None });
+    }
+
+    /// Looks at an update of the running turn, and stops it when it has had what it may have.
+    pub(super) fn watch_turn(&mut self, update: &str, cx: &mut Cx) {
+        let Some(turn) = &mut self.turn else { return };
+        turn.watch.hear(update);
+        if turn.is_stopping() {
+            return;
+        }
+        let TurnLimits { steps, cost } = turn.limits;
+        let (had, spent) = (turn.watch.steps, self.meter.turn());
+        if let Some(most) = steps.filter(|most| had > *most) {
+            let message = format!("the turn has had its {most} steps");
+            return self.stop_turn(Outcome::Failed, Reason::StepLimit, Some(message), cx);
+        }
+        if let (Some(most), Some(spent)) = (cost, spent)
+            && spent >= most
+        {
+            let message = format!("the turn has cost {spent} of its {most}");
+            self.stop_turn(Outcome::Failed, Reason::Budget, Some(message), cx);
+        }
     }
 
     /// Asks the agent to stop. The turn ends when it answers, as cancelled for this reason, or when it has
@@ -182,8 +233,30 @@ impl Acp {
             }
         };
         let message = message.map(|text| self.say_text(&text));
+        let mut watch = turn.watch;
+        if outcome != Outcome::Done {
+            for update in watch.unfinished("the turn ended first") {
+                cx.record(Actor::System, AgentUpdate { turn: Some(turn.id), update });
+            }
+        }
+        let cost = self.meter.turn().map(Usd::dollars);
+        let usage = match (usage, cost) {
+            (Some(usage), cost) => Some(Usage { cost_usd: usage.cost_usd.or(cost), ..usage }),
+            (None, Some(cost)) => Some(Usage { cost_usd: Some(cost), ..Usage::default() }),
+            (None, None) => None,
+        };
+        self.terms.spent.add(usage.as_ref());
         cx.say(Said::TurnEnded { turn: turn.id, outcome, reason, message, usage });
     }
+}
+
+/// What an agent is told that must read the conversation instead of remembering it.
+fn pointer(path: &str) -> String {
+    format!(
+        "This conversation was begun before. What was said and done in it so far is in the file {path} \
+         (Markdown, newest last). Read it before you answer the message below, and go on from there without \
+         repeating it.\n\n"
+    )
 }
 
 fn outcome(stop: Option<&Value>) -> (Outcome, Reason, Option<String>) {

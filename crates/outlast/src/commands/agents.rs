@@ -1,8 +1,9 @@
-//! `agent deploy|ls|show|rm`. A folder goes up as a tar that is made here, bounded before it is sent.
+//! `agent add|deploy|ls|show|test|rm`. A folder goes up as a tar that is made here, bounded before it is sent.
 
 use super::Asking;
 use crate::{
     cli::AgentCommand,
+    config::Environment,
     exit::{Exit, Failure},
     table::{facts, table},
     term::Form,
@@ -18,8 +19,14 @@ use std::{
 const MANIFEST: &str = "agent.toml";
 
 impl Asking<'_> {
-    pub(crate) async fn agent(&self, command: &AgentCommand) -> Result<Exit, Failure> {
+    pub(crate) async fn agent(
+        &self,
+        command: &AgentCommand,
+        environment: &Environment,
+    ) -> Result<Exit, Failure> {
         match command {
+            AgentCommand::Add(asked) => self.add_agent(asked).await?,
+            AgentCommand::Test(asked) => return self.try_agent(asked, environment).await,
             AgentCommand::Deploy { dir, name } => self.deploy(dir, name.as_ref()).await?,
             AgentCommand::Ls => self.list_agents(&self.client.agents().await?)?,
             AgentCommand::Show { name } => {
@@ -42,7 +49,7 @@ impl Asking<'_> {
         Ok(Exit::Done)
     }
 
-    async fn deploy(&self, dir: &Path, name: Option<&AgentName>) -> Result<(), Failure> {
+    pub(super) async fn deploy(&self, dir: &Path, name: Option<&AgentName>) -> Result<(), Failure> {
         let name = match name {
             Some(name) => name.clone(),
             None => folder_name(dir)?,

@@ -1,5 +1,6 @@
 //! The commands, one module each. They ask the server through the client and print through `term`.
 
+mod add;
 pub(crate) mod agents;
 pub(crate) mod doctor;
 pub(crate) mod files;
@@ -8,6 +9,7 @@ pub(crate) mod run;
 pub(crate) mod secrets;
 pub(crate) mod serve;
 pub(crate) mod sessions;
+mod trial;
 
 use crate::term::Term;
 use client::Client;

@@ -121,8 +121,29 @@ fn request(asked: &Run, agent: Option<&str>, environment: &Environment) -> Resul
     let agent = AgentName::new(agent).map_err(|error| Failure::Usage(format!("{agent:?}: {error}")))?;
     let mcp_servers = asked.mcp.as_deref().map(read_mcp).transpose()?;
     let system_prompt = asked.system_prompt.as_deref().map(read_text).transpose()?;
-    let mut extra_env = BTreeMap::new();
-    for given in &asked.env {
+    let extra_env = variables(&asked.env, environment)?;
+    Ok(CreateSession {
+        agent,
+        model: asked.model.clone(),
+        mcp_servers,
+        system_prompt,
+        credential_id: asked.credential,
+        extra_env: (!extra_env.is_empty()).then_some(extra_env),
+        name: asked.name.clone(),
+        place: asked.place,
+        sandbox: asked.sandbox.clone(),
+        cwd: None,
+        policy: None,
+    })
+}
+
+/// `NAME=VALUE`, or `NAME` for the value that it has here.
+pub(super) fn variables(
+    given: &[String],
+    environment: &Environment,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut variables = BTreeMap::new();
+    for given in given {
         let (name, value) = match given.split_once('=') {
             Some((name, value)) => (name.to_owned(), value.to_owned()),
             None => {
@@ -134,19 +155,9 @@ fn request(asked: &Run, agent: Option<&str>, environment: &Environment) -> Resul
                 (given.clone(), value)
             }
         };
-        extra_env.insert(name, value);
+        variables.insert(name, value);
     }
-    Ok(CreateSession {
-        agent,
-        model: asked.model.clone(),
-        mcp_servers,
-        system_prompt,
-        credential_id: asked.credential,
-        extra_env: (!extra_env.is_empty()).then_some(extra_env),
-        name: asked.name.clone(),
-        place: asked.place,
-        policy: None,
-    })
+    Ok(variables)
 }
 
 fn read_text(path: &Path) -> Result<String, Failure> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::{fs, path::Path};
-pub(crate) use testkit::{Frame, Http, Reply, Server, Setup, Sse, run, run_in};
+pub(crate) use testkit::{Frame, Http, Reply, Server, Setup, Socket, Sse, run, run_in};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_outlast");
 
@@ -93,6 +93,16 @@ pub(crate) async fn until(http: &Http, session: &str, fits: impl Fn(&Value) -> b
             return seen;
         }
     }
+}
+
+/// Follows until so many events of a type have come.
+pub(crate) async fn until_count(http: &Http, session: &str, kind: &str, count: usize) -> Vec<Value> {
+    let seen = std::cell::Cell::new(0);
+    until(http, session, |event| {
+        seen.set(seen.get() + usize::from(event["type"] == kind));
+        seen.get() >= count
+    })
+    .await
 }
 
 pub(crate) fn is(kind: &str) -> impl Fn(&Value) -> bool + '_ {

@@ -204,6 +204,12 @@ impl Tables for SqliteReader {
         })
     }
 
+    fn has_forks(&mut self, session: SessionId) -> Result<bool, ReadError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM sessions WHERE parent = ?1)";
+        let found = self.one(sql, [session.uuid().as_bytes()], |row| row.get(0))?;
+        Ok(found.unwrap_or(false))
+    }
+
     fn sandbox(&mut self, id: &str) -> Result<Option<SandboxRow>, ReadError> {
         let sql = format!(
             "SELECT {SANDBOX_COLUMNS} FROM sandboxes b JOIN tenants t ON t.no = b.tenant_no WHERE b.id = ?1"
@@ -217,6 +223,18 @@ impl Tables for SqliteReader {
              WHERE b.tenant_no = {TENANT} AND b.key = ?2"
         );
         self.one(&sql, params![tenant.as_str(), key], sandbox_row)
+    }
+
+    fn sandbox_sessions(&mut self, id: &str) -> Result<Vec<SessionId>, ReadError> {
+        let sql = "SELECT id FROM sessions WHERE sandbox = ?1 ORDER BY no";
+        self.all(sql, [id], |row| uuid(row, 0).map(SessionId::from_uuid))
+    }
+
+    fn sandbox_has_others(&mut self, id: &str, except: SessionId) -> Result<bool, ReadError> {
+        let sql =
+            "SELECT EXISTS (SELECT 1 FROM sessions WHERE sandbox = ?1 AND id <> ?2 AND status <> 'ended')";
+        let found = self.one(sql, params![id, except.uuid().as_bytes()], |row| row.get(0))?;
+        Ok(found.unwrap_or(false))
     }
 
     fn snapshots(&mut self) -> Result<Vec<String>, ReadError> {

@@ -74,7 +74,7 @@ fn an_agent_that_dies_ends_its_turn_once() {
         check(
             &mut story,
             &[
-                "5 answered 4 cancelled",
+                "5 answered 4 cancelled…",
                 &format!("say ended Interrupted AgentDied: {text}"),
                 &format!("say unusable agent_failed {text}"),
             ],
@@ -330,7 +330,7 @@ fn permission_requests_out_of_a_turn_are_cancelled_at_once() {
         &mut story,
         &[
             "3 agent permission outside {\"toolCallId\":\"t\"} 2",
-            "4 answered 3 cancelled",
+            "4 answered 3 cancelled…",
             r#"-> 7 = {"outcome":{"outcome":"cancelled"}}"#,
         ],
     );
@@ -342,7 +342,7 @@ fn permission_requests_out_of_a_turn_are_cancelled_at_once() {
         &mut story,
         &[
             "6 agent permission {\"toolCallId\":\"t\"} 2",
-            "7 answered 6 cancelled",
+            "7 answered 6 cancelled…",
             r#"-> 8 = {"outcome":{"outcome":"cancelled"}}"#,
         ],
     );

@@ -106,7 +106,7 @@ fn permissions_are_recorded_before_they_are_answered() {
         &[
             "6 key answered 5 no",
             r#"-> "eight" = {"outcome":{"outcome":"selected","optionId":"no"}}"#,
-            "7 key answered 4 cancelled",
+            "7 key answered 4 cancelled…",
             r#"-> 7 = {"outcome":{"outcome":"cancelled"}}"#,
         ],
     );
@@ -126,7 +126,7 @@ fn a_permission_nobody_answers_times_out() {
     check(&mut story, &[]);
     assert_eq!(story.acp.deadline(), Some(Timestamp::from_millis(story.now + 1000)));
     story.pass(1);
-    check(&mut story, &["5 answered 4 cancelled", r#"-> 7 = {"outcome":{"outcome":"cancelled"}}"#]);
+    check(&mut story, &["5 answered 4 cancelled…", r#"-> 7 = {"outcome":{"outcome":"cancelled"}}"#]);
     assert_eq!(story.acp.deadline(), None);
 }
 
@@ -147,7 +147,7 @@ fn cancel_answers_what_is_open_and_keeps_its_reason() {
             &mut story,
             &[
                 "->  session/cancel",
-                "5 answered 4 cancelled",
+                "5 answered 4 cancelled…",
                 r#"-> 7 = {"outcome":{"outcome":"cancelled"}}"#,
             ],
         );
