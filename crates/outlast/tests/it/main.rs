@@ -23,3 +23,4 @@ mod storage;
 mod streams;
 mod survival;
 mod tenants;
+mod terms;

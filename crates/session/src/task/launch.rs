@@ -1,23 +1,26 @@
 //! Bringing an occupant to its place: the workspace, the environment, the process. Runs beside the task, so
 //! that a session can be cancelled, ended or asked about while its agent is on the way.
 
-use super::occupied::Occupied;
+use super::{occupied::Occupied, terminals::Furnished};
 use crate::{
     Shared, agents, faults,
-    policy::{Applied, walls},
+    policy::{Applied, narrowed, walls},
     quota::Slot,
     spec::{Memo, Spec, internal},
 };
 use journal::NewSession;
-use occupant::{Begin, Redactor};
+use occupant::{Before, Begin, PlaceOffers, Redactor};
 use place::{Spawn, Spawned, Terms, Walls, keeper::Access};
-use protocol::{Code, Fault, Level, McpDelivery, McpServers, Notice, SessionConfig, SessionKind};
+use protocol::{
+    Body, Code, ContentBlock, Fault, Level, McpDelivery, McpServers, Notice, SessionConfig, SessionKind,
+};
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// A process that has not said a word yet, and how to greet it.
 pub(crate) struct Launched {
     pub(super) spawned: Spawned,
     pub(super) begin: Begin,
+    pub(super) room: Furnished,
     pub(super) slot: Slot,
     pub(super) notices: Vec<Notice>,
 }
@@ -34,6 +37,13 @@ pub(super) enum Workspace {
     /// The session has never run.
     New,
     /// It should be there from before.
+    Kept,
+}
+
+/// Whether the agent finds what it left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Home {
+    New,
     Kept,
 }
 
@@ -58,8 +68,12 @@ async fn launch(
     slot: Slot,
     workspace: Workspace,
 ) -> Result<Launched, Fault> {
-    let outfit = outfit(shared, fixed, memo, &spec).await?;
-    let mut notices = prepare(shared, fixed, &spec, &outfit, workspace).await?;
+    let mut outfit = outfit(shared, fixed, memo, &spec).await?;
+    let (home, mut notices) = prepare(shared, fixed, &spec, &outfit, workspace).await?;
+    if home == Home::New {
+        // What the agent kept of the conversation was in the home that is gone.
+        outfit.begin.resume = None;
+    }
     let manifest = &outfit.version.manifest;
     let mut terms = outfit.applied.terms;
     let program = match (manifest.command.as_str(), terms.walls) {
@@ -74,12 +88,13 @@ async fn launch(
         }
         (other, _) => other.to_owned(),
     };
+    let room = Furnished { env: outfit.env.clone(), terms: terms.clone() };
     let spawn = Spawn { program, args: manifest.args.clone(), env: outfit.env, cwd: None };
     let spawned = shared.place.spawn(&fixed.sandbox, spawn, terms).await;
     let spawned = spawned.map_err(|error| faults::spawn(&error))?;
     notices.extend(outfit.applied.warnings.into_iter().map(warning));
     notices.extend(in_force(&spawned));
-    Ok(Launched { spawned, begin: outfit.begin, slot, notices })
+    Ok(Launched { spawned, begin: outfit.begin, room, slot, notices })
 }
 
 fn warning(text: String) -> Notice {
@@ -112,6 +127,13 @@ pub(super) struct Outfit {
     env: BTreeMap<String, String>,
     applied: Applied,
     pub(super) begin: Begin,
+}
+
+impl Outfit {
+    /// For what is taken up: how to greet the occupant, and how to start a process beside it.
+    pub(super) fn into_parts(self) -> (Begin, Furnished) {
+        (self.begin, Furnished { env: self.env, terms: self.applied.terms })
+    }
 }
 
 /// The same for a new process and for one that is taken up.
@@ -167,8 +189,30 @@ pub(super) async fn outfit(
         resume: memo.agent_session.clone(),
         turn_secs,
         redactor: Redactor::new(secrets),
+        terms: occupant::Terms {
+            auth: version.manifest.auth.clone(),
+            place: PlaceOffers::FilesAndTerminals,
+            before: before(shared, fixed, memo).await?,
+            policy: narrowed(policy, spec.policy.as_ref()),
+            spent: memo.spent,
+        },
     };
     Ok(Outfit { version, servers, env, applied, begin })
+}
+
+/// What the agent must know of when it comes back: none before its first prompt.
+async fn before(shared: &Shared, fixed: &NewSession, memo: &Memo) -> Result<Before, Fault> {
+    let Some(seq) = memo.last_prompt else { return Ok(Before::Nothing) };
+    let event = shared.journal.event(fixed.id, seq).await.map_err(faults::read)?;
+    let last_prompt = event.and_then(|event| match event.decode() {
+        Ok(Body::PromptAccepted(prompt)) => {
+            let text: Vec<&str> = prompt.content.iter().map(ContentBlock::plain).collect();
+            Some(text.join("\n"))
+        }
+        // Erased, or cut off by retention: there is nothing to compare with.
+        Ok(_) | Err(_) => None,
+    });
+    Ok(Before::Conversation { last_prompt })
 }
 
 /// Makes the workspace where there is none, with the session's own instructions and servers in it.
@@ -178,10 +222,10 @@ async fn prepare(
     spec: &Spec,
     outfit: &Outfit,
     workspace: Workspace,
-) -> Result<Vec<Notice>, Fault> {
+) -> Result<(Home, Vec<Notice>), Fault> {
     let (place, version) = (&shared.place, &outfit.version);
     if place.exists(&fixed.sandbox).await {
-        return Ok(Vec::new());
+        return Ok((Home::Kept, Vec::new()));
     }
     let created = place.create(&fixed.sandbox, &version.folder, walls(fixed.place)).await;
     created.map_err(|error| faults::place(&error))?;
@@ -196,7 +240,7 @@ async fn prepare(
             .map_err(internal)?;
         place.write_file(&fixed.sandbox, ".mcp.json", &file).await.map_err(|error| faults::place(&error))?;
     }
-    Ok(match workspace {
+    let notices = match workspace {
         Workspace::New => Vec::new(),
         Workspace::Kept => vec![Notice {
             level: Level::Warning,
@@ -205,5 +249,6 @@ async fn prepare(
                 version.number, version.name
             ),
         }],
-    })
+    };
+    Ok((Home::New, notices))
 }
