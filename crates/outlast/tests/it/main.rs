@@ -15,6 +15,7 @@ mod faults;
 mod files;
 mod kit;
 mod lifecycle;
+mod misbehaviour;
 mod prompts;
 mod public_clients;
 mod rpc;
