@@ -468,6 +468,18 @@ impl Journal {
         self.core.readers.run(move |reader| reader.sandbox_by_key(&tenant, &key)).await
     }
 
+    /// The sessions that name the sandbox, ended ones too.
+    pub async fn sandbox_sessions(&self, id: &str) -> Result<Vec<SessionId>, ReadError> {
+        let id = id.to_owned();
+        self.core.readers.run(move |reader| reader.sandbox_sessions(&id)).await
+    }
+
+    /// Does a session other than this one, and not ended, use the sandbox?
+    pub async fn sandbox_has_others(&self, id: &str, except: SessionId) -> Result<bool, ReadError> {
+        let id = id.to_owned();
+        self.core.readers.run(move |reader| reader.sandbox_has_others(&id, except)).await
+    }
+
     /// Every snapshot that some sandbox needs, of all tenants: what garbage collection keeps.
     pub async fn snapshots(&self) -> Result<Vec<String>, ReadError> {
         self.core.readers.run(|reader| reader.snapshots()).await

@@ -185,6 +185,9 @@ pub(crate) struct Run {
     /// Where it runs: sandbox or host (the bare machine: nothing is contained)
     #[arg(long, value_name = "PLACE", conflicts_with = "session")]
     pub(crate) place: Option<protocol::PlaceKind>,
+    /// Share the files of the sandbox with this key; it is made when there is none
+    #[arg(long, value_name = "KEY", conflicts_with = "session")]
+    pub(crate) sandbox: Option<String>,
     /// Give the agent a stored credential's variables
     #[arg(long, value_name = "ID")]
     pub(crate) credential: Option<CredentialId>,

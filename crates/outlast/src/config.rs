@@ -150,6 +150,7 @@ pub(crate) struct Limits {
     pub(crate) tenant_events_per_sec: Option<u64>,
     pub(crate) idle_secs: Option<u64>,
     pub(crate) orphan_secs: Option<u64>,
+    pub(crate) evict_secs: Option<u64>,
     pub(crate) reserve_bytes: Option<u64>,
     pub(crate) low_water_bytes: Option<u64>,
     pub(crate) snapshot_bytes: Option<u64>,
@@ -158,7 +159,7 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// Every bound with its name in the file; `OUTLAST_` and the name in capitals is its variable.
-    fn named(&mut self) -> [(&'static str, &mut Option<u64>); 11] {
+    fn named(&mut self) -> [(&'static str, &mut Option<u64>); 12] {
         [
             ("live_sessions", &mut self.live_sessions),
             ("tenant_live_sessions", &mut self.tenant_live_sessions),
@@ -167,6 +168,7 @@ impl Limits {
             ("tenant_events_per_sec", &mut self.tenant_events_per_sec),
             ("idle_secs", &mut self.idle_secs),
             ("orphan_secs", &mut self.orphan_secs),
+            ("evict_secs", &mut self.evict_secs),
             ("reserve_bytes", &mut self.reserve_bytes),
             ("low_water_bytes", &mut self.low_water_bytes),
             ("snapshot_bytes", &mut self.snapshot_bytes),

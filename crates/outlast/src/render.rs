@@ -208,6 +208,7 @@ const fn reason_words(reason: Reason) -> &'static str {
         Reason::AgentUnresponsive => "the agent did not stop and was killed",
         Reason::AgentProtocol => "the agent broke the protocol",
         Reason::AgentNotStarted => "the agent could not be started",
+        Reason::LimitExceeded => "the sandbox took more than its limits allow",
         Reason::SessionPaused => "the session was paused",
         Reason::SessionEnded => "the session was ended",
         Reason::ServerStopped => "the server stopped",

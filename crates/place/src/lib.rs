@@ -17,6 +17,7 @@ pub mod snapshot;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod workspaces;
 
 pub use copy::tree as copy_tree;
@@ -25,6 +26,7 @@ pub use owner::Owner;
 pub use process::{Chunk, Exit, Handle, Output, Process, STDIN_BYTES, Signal, Stdin};
 pub use room::{Hold, Known, Spawned, TakenUp, Tie};
 pub use terms::{HOME_INSIDE, Terms, Walls};
+pub use usage::usage;
 
 use owner::Ids;
 use room::Rooms;
@@ -80,6 +82,11 @@ impl Place {
         self.workspaces.owner(id, walls).await
     }
 
+    /// The workspace that an owner was drawn for was not made.
+    pub fn give_back(&self, owner: Owner) {
+        self.workspaces.give_back(owner);
+    }
+
     pub async fn exists(&self, id: &str) -> bool {
         self.workspaces.exists(id).await
     }
@@ -122,6 +129,11 @@ impl Place {
     /// Ends what a stopped server left running and nobody is tied to. For the server's start, before any spawn.
     pub async fn adopt(&self, known: Known) {
         self.rooms.adopt(known).await;
+    }
+
+    /// The ids of all workspaces that are there.
+    pub async fn workspaces(&self) -> Vec<String> {
+        self.workspaces.list().await
     }
 
     /// Removes the workspace; one that is not there is removed already.

@@ -56,6 +56,10 @@ impl Workspaces {
         }
     }
 
+    pub(crate) fn give_back(&self, owner: Owner) {
+        self.inner.ids.give_back(owner.uid);
+    }
+
     /// Root is nobody's user inside: a workspace that is still the server's own gets an owner.
     async fn hand_over(&self, id: &str) -> Result<Owner, PlaceError> {
         let (folder, owner) = (self.folder(id), self.new_owner(Walls::Sandbox)?);
@@ -114,6 +118,16 @@ impl Workspaces {
             }
         })
         .await
+    }
+
+    pub(crate) async fn list(&self) -> Vec<String> {
+        let root = self.inner.root.clone();
+        let listed = tokio::task::spawn_blocking(move || {
+            let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+            names.filter(|name| check_id(name).is_ok()).collect()
+        });
+        listed.await.unwrap_or_default()
     }
 
     pub(crate) async fn sweep(&self) -> Result<(), PlaceError> {

@@ -33,6 +33,13 @@ pub struct CreateSession {
     /// Where it runs; the server's default, most often a sandbox, unless named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<PlaceKind>,
+    /// The key of a sandbox to share with other sessions of the tenant; it is made when there is none. Each session
+    /// has a process of its own, and all see the same files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// Where the agent starts, as it sees it; its home unless named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
     /// Narrows the agent's policy; it can widen nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,

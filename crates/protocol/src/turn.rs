@@ -79,6 +79,8 @@ pub enum Reason {
     AgentProtocol,
     /// The agent could not be started or brought back.
     AgentNotStarted,
+    /// The sandbox took more than its limits allow.
+    LimitExceeded,
     /// The session was paused and its process stopped.
     SessionPaused,
     /// The session was ended or removed.

@@ -22,6 +22,7 @@ mod task;
 mod turns;
 mod vault;
 mod view;
+mod watch;
 
 pub use agents::copy_agents;
 pub use files::RemoveFile;
@@ -126,6 +127,7 @@ impl Sessions {
         let shared = &self.shared;
         check_setting("model", request.model.as_deref())?;
         check_label("name", request.name.as_deref())?;
+        check_label("sandbox", request.sandbox.as_deref())?;
         let version = shared.agents.version(&caller.tenant, &request.agent, None).await?;
         let spec = Spec {
             agent: Some(version.id),
@@ -134,6 +136,7 @@ impl Sessions {
             credential: request.credential_id,
             extra_env: request.extra_env.unwrap_or_default(),
             policy: request.policy,
+            cwd: request.cwd,
         };
         spec.check()?;
         let sandboxing = &shared.options.sandboxing;
@@ -143,14 +146,19 @@ impl Sessions {
             shared.credentials.open(&caller.tenant, id).await?;
         }
         self.admit_work(&caller.tenant, NewWork::Session).await?;
+        shared.make_room(&caller.tenant).await;
         let slot = shared.slots.take(&caller.tenant)?;
         let (id, now) = (SessionId::new(), Timestamp::now());
+        let sandbox = match &request.sandbox {
+            None => id.to_string(),
+            Some(key) => shared.shared_sandbox(&caller.tenant, key, place).await?,
+        };
         let fixed = NewSession {
             id,
             tenant: caller.tenant.clone(),
             kind: SessionKind::Agent,
             place,
-            sandbox: id.to_string(),
+            sandbox,
             agent: Some(version.name),
             agent_version: Some(version.number),
             alias: None,
@@ -201,6 +209,9 @@ impl Sessions {
     }
 
     pub async fn resume(&self, caller: &Caller, session: &SessionRef) -> Result<Session, Fault> {
+        if !self.row(caller, session).await?.state.live {
+            self.shared.make_room(&caller.tenant).await;
+        }
         self.command(caller, session, |reply| Command::Resume { reply }).await
     }
 
@@ -261,8 +272,12 @@ impl Sessions {
         message: SendMessage,
     ) -> Result<Accepted, Fault> {
         let prompt = Box::new(check_prompt(message)?);
-        let id = self.row(caller, session).await?.fixed.id;
+        let row = self.row(caller, session).await?;
+        let id = row.fixed.id;
         self.admit_work(&caller.tenant, NewWork::Prompt).await?;
+        if !row.state.live {
+            self.shared.make_room(&caller.tenant).await;
+        }
         let actor = Actor::Key(caller.key);
         self.shared.call(id, |reply| Command::Prompt { actor, prompt, reply }).await
     }

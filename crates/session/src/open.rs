@@ -7,7 +7,7 @@ use crate::{
     keys::{self, Keys},
     live::Live,
     policy::Sandboxing,
-    quota::{Quotas, Rates, Slots},
+    quota::{Frozen, Quotas, Rates, Slots},
     sandboxes::Sandboxes,
     shared::{Counters, Shared},
     spec::Memo,
@@ -38,6 +38,8 @@ pub struct Options {
     pub sandboxing: Sandboxing,
     /// After this long without a turn, an agent's process is stopped.
     pub idle: Duration,
+    /// After this long without use, the workspace of a session at rest is put away into its snapshot.
+    pub evict: Duration,
     /// After this long without a server, an agent's keeper ends it.
     pub orphan: Duration,
     /// Kept for recording what runs when the disk is full, and the mark below which new work is refused.
@@ -56,6 +58,7 @@ impl Options {
             quotas: Quotas::default(),
             sandboxing: Sandboxing::default(),
             idle: Duration::from_secs(protocol::limits::IDLE_SECS),
+            evict: Duration::from_secs(protocol::limits::EVICT_SECS),
             orphan: Duration::from_secs(protocol::limits::ORPHAN_SECS),
             reserve_bytes: 16 * 1024 * 1024,
             low_water_bytes: 64 * 1024 * 1024,
@@ -116,6 +119,7 @@ impl Sessions {
                 .map_err(|source| OpenError::Folder { path: data.clone(), source })?,
             live: Live::default(),
             slots: Slots::new(&options.quotas),
+            frozen: Frozen::default(),
             rates: Rates::new(&options.quotas),
             counters: Counters::default(),
             started: Instant::now(),
@@ -135,6 +139,8 @@ impl Sessions {
         if let Err(error) = shared.place.sweep().await {
             tracing::warn!(%error, "half-made workspaces could not be cleaned up");
         }
+        shared.clear_orphans().await;
+        tokio::spawn(crate::watch::always(Arc::downgrade(&shared)));
         let sessions = Self { shared };
         sessions.wake_live().await?;
         Ok((sessions, first))

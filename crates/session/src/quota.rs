@@ -1,7 +1,7 @@
 //! Bounds on what runs at once and how fast a tenant may write. Counted exactly: a slot is taken before a
 //! process is started and given back when it is gone.
 
-use protocol::{Code, Fault, Tenant};
+use protocol::{Code, Fault, SessionId, Tenant};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -42,6 +42,37 @@ impl Default for Quotas {
 pub(crate) struct Slot {
     slots: Slots,
     tenant: Tenant,
+}
+
+/// Sessions that stand still and hold a slot: the first to go when slots are short.
+#[derive(Debug, Default)]
+pub(crate) struct Frozen {
+    since: Mutex<HashMap<SessionId, (Instant, Tenant)>>,
+}
+
+impl Frozen {
+    pub(crate) fn put(&self, id: SessionId, tenant: &Tenant) {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.insert(id, (Instant::now(), tenant.clone()));
+    }
+
+    pub(crate) fn take(&self, id: SessionId) {
+        self.since.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// The one that has stood still longest, of one tenant or of all.
+    pub(crate) fn oldest(&self, of: Option<&Tenant>) -> Option<SessionId> {
+        let since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = since.iter().filter(|(_, (_, tenant))| of.is_none_or(|of| of == tenant));
+        mine.min_by_key(|(_, (at, _))| *at).map(|(id, _)| *id)
+    }
+}
+
+/// Which slots are short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Short {
+    Servers,
+    Tenants,
 }
 
 #[derive(Debug, Clone)]
@@ -86,6 +117,15 @@ impl Slots {
         *own += 1;
         counts.total += 1;
         Ok(Slot { slots: self.clone(), tenant: tenant.clone() })
+    }
+
+    /// Would a take be refused now?
+    pub(crate) fn short(&self, tenant: &Tenant) -> Option<Short> {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.tenants.get(tenant).is_some_and(|own| *own >= self.per_tenant) {
+            return Some(Short::Tenants);
+        }
+        (counts.total >= self.total).then_some(Short::Servers)
     }
 
     /// For an occupant that is there already: it is counted, and never refused.

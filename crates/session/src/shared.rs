@@ -5,18 +5,24 @@ use crate::{
     Options,
     agents::Agents,
     credentials::Credentials,
+    faults,
     keys::Keys,
     live::Live,
-    quota::{Rates, Slots},
+    quota::{Frozen, Rates, Short, Slots},
     sandboxes::Sandboxes,
+    spec::internal,
+    task::Command,
     vault::Vault,
 };
-use journal::{Journal, NewSession};
+use journal::{Journal, NewSession, SandboxRow, WriteError};
 use place::Place;
-use protocol::{Outcome, SessionId};
+use protocol::{Code, Fault, Outcome, PlaceKind, SessionId, Status, Tenant, Timestamp};
 use std::{
     path::PathBuf,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 use tokio::time::Instant;
 
@@ -32,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) sandboxes: Sandboxes,
     pub(crate) live: Live,
     pub(crate) slots: Slots,
+    pub(crate) frozen: Frozen,
     pub(crate) rates: Rates,
     pub(crate) counters: Counters,
     pub(crate) started: Instant,
@@ -73,7 +80,111 @@ impl Counters {
     }
 }
 
+/// A workspace on disk, and the session that used it last.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    pub(crate) session: SessionId,
+    pub(crate) last_active: Timestamp,
+    pub(crate) status: Status,
+    /// Some session of it has a task.
+    pub(crate) live: bool,
+}
+
+/// Sessions that are evicted for one newcomer, at most: others may take the slots that come free.
+const EVICTIONS: usize = 8;
+
 impl Shared {
+    /// Makes room for one more occupant, where paused ones stand in the way. Whether there is room then, the slots
+    /// themselves say.
+    pub(crate) async fn make_room(self: &Arc<Self>, tenant: &Tenant) {
+        for _ in 0..EVICTIONS {
+            let of = match self.slots.short(tenant) {
+                None => return,
+                Some(Short::Servers) => None,
+                Some(Short::Tenants) => Some(tenant),
+            };
+            let Some(oldest) = self.frozen.oldest(of) else { return };
+            if let Err(fault) = self.call(oldest, |reply| Command::Evict { reply }).await {
+                tracing::warn!(session = %oldest, %fault, "a paused session could not be evicted");
+                self.frozen.take(oldest);
+            }
+        }
+    }
+
+    /// Who uses a workspace; none when no session does.
+    pub(crate) async fn folder_of(&self, sandbox: &str) -> Result<Option<Folder>, journal::ReadError> {
+        let mut last: Option<Folder> = None;
+        for id in self.journal.sandbox_sessions(sandbox).await? {
+            let Some(row) = self.journal.session(id).await? else { continue };
+            let live = row.state.live || self.live.has(id);
+            let (last_active, status) = (row.state.last_active_at, row.state.status);
+            let known = last.take();
+            let newer = known.as_ref().is_none_or(|known| known.last_active < last_active);
+            let any = live || known.as_ref().is_some_and(|known| known.live);
+            let mut folder = match (newer, known) {
+                (false, Some(known)) => known,
+                _ => Folder { session: id, last_active, status, live },
+            };
+            folder.live = any;
+            last = Some(folder);
+        }
+        Ok(last)
+    }
+
+    /// The sandbox with this key, made when there is none.
+    pub(crate) async fn shared_sandbox(
+        &self,
+        tenant: &Tenant,
+        key: &str,
+        place: PlaceKind,
+    ) -> Result<String, Fault> {
+        let found = self.journal.sandbox_by_key(tenant, key).await.map_err(faults::read)?;
+        let id = match found {
+            Some(row) => row.id,
+            None => {
+                let row = SandboxRow {
+                    id: SessionId::new().to_string(),
+                    tenant: tenant.clone(),
+                    key: Some(key.to_owned()),
+                    created_at: Timestamp::now(),
+                    snapshot: None,
+                };
+                let id = row.id.clone();
+                match self.journal.put_sandbox(row).await {
+                    Ok(()) => id,
+                    // Somebody made it in the same moment.
+                    Err(WriteError::Conflict) => {
+                        let found = self.journal.sandbox_by_key(tenant, key).await.map_err(faults::read)?;
+                        found.ok_or_else(|| internal("a sandbox's key is taken and not there"))?.id
+                    }
+                    Err(error) => return Err(faults::write(error)),
+                }
+            }
+        };
+        for other in self.journal.sandbox_sessions(&id).await.map_err(faults::read)? {
+            let row = self.journal.session(other).await.map_err(faults::read)?;
+            if row.is_some_and(|row| row.fixed.place != place) {
+                return Err(Fault::new(
+                    Code::Conflict,
+                    format!("The sandbox {key:?} is of another place; name that place, or another key"),
+                ));
+            }
+        }
+        Ok(id)
+    }
+
+    /// Removes workspaces that a killed server made for sessions that were never recorded.
+    pub(crate) async fn clear_orphans(&self) {
+        for sandbox in self.place.workspaces().await {
+            if matches!(self.folder_of(&sandbox).await, Ok(None)) {
+                tracing::info!(sandbox, "removing a workspace that belongs to no session");
+                if let Err(error) = self.place.destroy(&sandbox).await {
+                    tracing::warn!(sandbox, %error, "a workspace that belongs to no session could not be removed");
+                }
+            }
+        }
+    }
+
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
@@ -105,6 +216,10 @@ impl Shared {
     /// Removes what a removed session had on disk beside the journal.
     pub(crate) async fn clear_files(&self, fixed: &NewSession) {
         let _ = tokio::fs::remove_file(self.log_file(fixed.id)).await;
+        // The session's own row is gone; who is left uses the same files.
+        if self.journal.sandbox_sessions(&fixed.sandbox).await.is_ok_and(|others| !others.is_empty()) {
+            return;
+        }
         if let Err(error) = self.place.destroy(&fixed.sandbox).await {
             tracing::warn!(session = %fixed.id, %error, "a removed session's workspace could not be deleted");
         }

@@ -21,6 +21,9 @@ pub(crate) struct Spec {
     pub(crate) system_prompt: Option<String>,
     pub(crate) credential: Option<CredentialId>,
     pub(crate) extra_env: BTreeMap<String, String>,
+    /// Where the occupant starts, as it sees it.
+    #[serde(default)]
+    pub(crate) cwd: Option<String>,
     /// Narrows the agent's.
     #[serde(default)]
     pub(crate) policy: Option<Policy>,
@@ -42,6 +45,13 @@ impl Spec {
     /// Bad values are the caller's to mend; nothing is dropped or cut.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         check_env("extraEnv", &self.extra_env)?;
+        if self
+            .cwd
+            .as_ref()
+            .is_some_and(|cwd| !cwd.starts_with('/') || cwd.contains('\0') || cwd.len() > 4096)
+        {
+            return Err(Fault::invalid("cwd must be an absolute path"));
+        }
         if self.mcp_servers.len() > limits::MCP_SERVERS {
             return Err(Fault::invalid(format!("mcpServers has over {} entries", limits::MCP_SERVERS)));
         }

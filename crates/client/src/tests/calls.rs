@@ -51,6 +51,8 @@ async fn calls_go_where_the_contract_says() {
         extra_env: None,
         name: None,
         place: None,
+        sandbox: None,
+        cwd: None,
         policy: None,
     };
     assert_eq!(client.create(&create).await.unwrap().id, id());

@@ -161,7 +161,6 @@ async fn create(door: &Shared, caller: &Caller, params: Value) -> Result<Value, 
     let asked: Create = wire::params(params, &["vm", "agentType", "options"])?;
     let unsupported = [
         ("vm", asked.vm.is_some_and(|vm| !vm.is_null())),
-        ("cwd", asked.cwd.is_some()),
         ("additionalInstructions", asked.additional_instructions.is_some()),
         ("skipOsInstructions", asked.skip_os_instructions == Some(true)),
     ];
@@ -180,6 +179,8 @@ async fn create(door: &Shared, caller: &Caller, params: Value) -> Result<Value, 
         extra_env: asked.env,
         name: asked.name,
         place: None,
+        sandbox: None,
+        cwd: asked.cwd,
         policy: None,
     };
     let session = door.sessions.create(caller, request).await?;

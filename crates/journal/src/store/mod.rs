@@ -116,6 +116,8 @@ pub(crate) trait Tables {
     ) -> Result<Vec<CredentialRow>, ReadError>;
     fn sandbox(&mut self, id: &str) -> Result<Option<SandboxRow>, ReadError>;
     fn sandbox_by_key(&mut self, tenant: &Tenant, key: &str) -> Result<Option<SandboxRow>, ReadError>;
+    fn sandbox_sessions(&mut self, id: &str) -> Result<Vec<SessionId>, ReadError>;
+    fn sandbox_has_others(&mut self, id: &str, except: SessionId) -> Result<bool, ReadError>;
     fn snapshots(&mut self) -> Result<Vec<String>, ReadError>;
 }
 

@@ -131,6 +131,8 @@ fn request(asked: &Run, agent: Option<&str>, environment: &Environment) -> Resul
         extra_env: (!extra_env.is_empty()).then_some(extra_env),
         name: asked.name.clone(),
         place: asked.place,
+        sandbox: asked.sandbox.clone(),
+        cwd: None,
         policy: None,
     })
 }

@@ -134,6 +134,9 @@ fn session_options(config: &Config) -> Result<session::Options, Failure> {
     if let Some(secs) = limits.orphan_secs {
         options.orphan = Duration::from_secs(secs);
     }
+    if let Some(secs) = limits.evict_secs {
+        options.evict = Duration::from_secs(secs);
+    }
     if let Some(secs) = limits.idle_secs {
         options.idle = Duration::from_secs(secs);
     }

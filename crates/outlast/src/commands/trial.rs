@@ -45,6 +45,8 @@ impl Asking<'_> {
             extra_env: (!env.is_empty()).then_some(env),
             name: Some(format!("test of {}", asked.name)),
             place: None,
+            sandbox: None,
+            cwd: None,
             policy: None,
         };
         let begun = Instant::now();

@@ -95,6 +95,16 @@ pub(crate) async fn until(http: &Http, session: &str, fits: impl Fn(&Value) -> b
     }
 }
 
+/// Follows until so many events of a type have come.
+pub(crate) async fn until_count(http: &Http, session: &str, kind: &str, count: usize) -> Vec<Value> {
+    let seen = std::cell::Cell::new(0);
+    until(http, session, |event| {
+        seen.set(seen.get() + usize::from(event["type"] == kind));
+        seen.get() >= count
+    })
+    .await
+}
+
 pub(crate) fn is(kind: &str) -> impl Fn(&Value) -> bool + '_ {
     move |event| event["type"] == kind
 }

@@ -25,3 +25,4 @@ mod streams;
 mod survival;
 mod tenants;
 mod terms;
+mod workspaces;

@@ -117,23 +117,13 @@ async fn a_lost_keeper_is_a_typed_outcome_and_the_session_comes_back() {
     server.kill9().unwrap();
     testkit::end_below(server.data());
     server.restart().await.unwrap();
-    let recorded = events_until_ends(&http, &id, 3).await;
+    let recorded = until_count(&http, &id, "turn_ended", 3).await;
     let last = of_type(&recorded, "turn_ended").last().copied().unwrap().clone();
     assert_eq!(
         (last["outcome"].as_str(), last["reason"].as_str()),
         (Some("interrupted"), Some("server_stopped"))
     );
     assert_eq!(text_of(&say(&http, &id, "echo again").await), "again");
-}
-
-/// Waits until so many turns have ended.
-async fn events_until_ends(http: &Http, id: &str, ends: usize) -> Vec<Value> {
-    let count = std::cell::Cell::new(0);
-    until(http, id, move |event| {
-        count.set(count.get() + usize::from(event["type"] == "turn_ended"));
-        count.get() >= ends
-    })
-    .await
 }
 
 #[tokio::test]

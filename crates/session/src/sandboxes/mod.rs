@@ -54,8 +54,31 @@ struct Inner {
     limits: Limits,
     work: Work,
     /// One take or restore of a sandbox at a time.
-    turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
+    turns: ByName,
+    entries: ByName,
     collector: Mutex<Option<AbortHandle>>,
+}
+
+/// A lock for each name that somebody holds or waits for.
+#[derive(Debug, Default)]
+struct ByName(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+
+impl ByName {
+    async fn lock(&self, name: &str) -> tokio::sync::OwnedMutexGuard<()> {
+        let lock = {
+            let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            locks.retain(|_, lock| lock.strong_count() > 0);
+            match locks.get(name).and_then(Weak::upgrade) {
+                Some(lock) => lock,
+                None => {
+                    let lock = Arc::default();
+                    locks.insert(name.to_owned(), Arc::downgrade(&lock));
+                    lock
+                }
+            }
+        };
+        lock.lock_owned().await
+    }
 }
 
 impl Drop for Inner {
@@ -100,7 +123,8 @@ impl Sandboxes {
                 snapshots: Snapshots::new(store),
                 limits,
                 work: Work::new(),
-                turns: Mutex::default(),
+                turns: ByName::default(),
+                entries: ByName::default(),
                 collector: Mutex::default(),
             }),
         })
@@ -108,10 +132,6 @@ impl Sandboxes {
 
     /// Takes a snapshot of `folder` and makes it the sandbox's last good one, durably. A failure, a crash or a
     /// dropped call leaves the one before. `owners` says how ids on disk are seen inside.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the session task calls it once it pauses into snapshots")
-    )]
     pub(crate) async fn snapshot(
         &self,
         tenant: &Tenant,
@@ -151,7 +171,6 @@ impl Sandboxes {
     /// Makes the folder `into` from the sandbox's last snapshot, verified, whole or not at all; none when there is
     /// no snapshot. A folder that is there is refused. `owners` as in [`Self::snapshot`]; without, all of it belongs
     /// to the server's user.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the session task calls it once it resumes cold"))]
     pub(crate) async fn restore(
         &self,
         sandbox: &str,
@@ -217,19 +236,12 @@ impl Sandboxes {
     }
 
     async fn turn(&self, sandbox: &str) -> tokio::sync::OwnedMutexGuard<()> {
-        let turn = {
-            let mut turns = self.inner.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            turns.retain(|_, turn| turn.strong_count() > 0);
-            match turns.get(sandbox).and_then(Weak::upgrade) {
-                Some(turn) => turn,
-                None => {
-                    let turn = Arc::default();
-                    turns.insert(sandbox.to_owned(), Arc::downgrade(&turn));
-                    turn
-                }
-            }
-        };
-        turn.lock_owned().await
+        self.inner.turns.lock(sandbox).await
+    }
+
+    /// Whoever fills, enters or clears a sandbox's folder holds this while it does. Several sessions may share one.
+    pub(crate) async fn entry(&self, sandbox: &str) -> tokio::sync::OwnedMutexGuard<()> {
+        self.inner.entries.lock(sandbox).await
     }
 
     /// The row is there before the work begins: one that is gone afterwards was removed meanwhile, and is not made

@@ -1,13 +1,18 @@
 //! What callers ask of a live session, and how the task answers. Admission is the pure machines' business;
 //! here their verdicts become events and replies.
 
-use super::{Occupied, Pend, Stage, Task, occupied::After, turn_row};
+use super::{
+    Occupied, Pend, Stage, Task,
+    errand::{self, Stays},
+    occupied::After,
+    turn_row,
+};
 use crate::{
     lifecycle::{self, Move, Step},
     live::Reply,
     turns::{Admission, Occupancy, Turn},
 };
-use journal::TurnRow;
+use journal::{Space, TurnRow};
 use occupant::{Cx, TurnLimits};
 use protocol::{
     Accepted, Actor, Answer, Code, Configure, ContentBlock, Disposition, Fault, OnBusy, Outcome,
@@ -46,6 +51,10 @@ pub(crate) enum Command {
     Stop {
         reply: Reply<Session>,
     },
+    /// Free what it takes up, if nobody uses it.
+    Evict {
+        reply: Reply<Session>,
+    },
     End {
         reply: Reply<Session>,
     },
@@ -67,6 +76,10 @@ pub(crate) enum Command {
     Logs {
         reply: Reply<Option<(String, u64)>>,
     },
+    /// The disk is nearly full, or there is room again.
+    Space {
+        space: Space,
+    },
     /// Only wakes the task, which then takes up what a stopped server left.
     Wake,
     Shutdown,
@@ -81,12 +94,13 @@ impl Command {
             | Self::Pause { reply }
             | Self::Resume { reply }
             | Self::Stop { reply }
+            | Self::Evict { reply }
             | Self::End { reply }
             | Self::Remove { reply, .. }
             | Self::Configure { reply, .. }
             | Self::Answer { reply, .. } => drop(reply.send(Err(fault.clone()))),
             Self::Logs { reply } => drop(reply.send(Err(fault.clone()))),
-            Self::Wake | Self::Shutdown => {}
+            Self::Space { .. } | Self::Wake | Self::Shutdown => {}
         }
     }
 }
@@ -99,6 +113,7 @@ impl Task {
             Command::Pause { reply } => self.on_pause(reply),
             Command::Resume { reply } => self.on_resume(reply),
             Command::Stop { reply } => self.on_stop(reply),
+            Command::Evict { reply } => self.on_evict(reply),
             Command::End { reply } => self.on_end(reply),
             Command::Remove { actor, reply } => self.on_remove(actor, reply).await,
             Command::Configure { actor, request, reply } => self.on_configure(actor, request, reply),
@@ -112,6 +127,7 @@ impl Task {
                 };
                 let _ = reply.send(Ok(logs));
             }
+            Command::Space { space } => self.on_space(space),
             Command::Wake => {}
             Command::Shutdown => self.close(),
         }
@@ -232,6 +248,7 @@ impl Task {
     }
 
     pub(super) fn thaw(&mut self, cx: &mut Cx) {
+        self.shared.frozen.take(self.fixed.id);
         if let Occupied::Live(live) = &mut self.occupied {
             live.thaw();
         }
@@ -275,16 +292,12 @@ impl Task {
         };
         if !live.hold.keeper().can_freeze() {
             let reason = "this machine can freeze nothing, so that its agent was stopped".to_owned();
-            self.rest(Some(reason), &mut cx);
+            self.rest(Some(reason), false, &mut cx);
             self.leavers.push(reply);
             return self.settle(cx);
         }
-        let frozen = live.hold.freeze();
+        self.errands.push_back(errand::freeze(&self.shared, &self.fixed, &live.hold, reply));
         self.clock.freeze(Instant::now());
-        self.errand = Some(Box::pin(async move {
-            let result = frozen.await.map_err(|error| error.to_string());
-            super::errand::Ran::Froze { reply, result }
-        }));
     }
 
     fn on_resume(&mut self, reply: Reply<Session>) {
@@ -318,7 +331,7 @@ impl Task {
             Status::Active | Status::Paused => {}
         }
         if !self.occupied.is_leaving() {
-            self.rest(None, &mut cx);
+            self.rest(None, false, &mut cx);
             let fault = Fault::new(Code::WrongStatus, "The session was stopped while it was being resumed");
             self.dismiss_joiners(&fault, &cx);
         }
@@ -332,22 +345,27 @@ impl Task {
 
     fn on_end(&mut self, reply: Reply<Session>) {
         let mut cx = self.cx();
-        self.begin_end(&mut cx);
-        if matches!(self.occupied, Occupied::Live(_)) {
-            self.leavers.push(reply);
-        } else {
-            self.reply_now(reply, &cx);
+        let again = self.state.status == Status::Ended;
+        self.begin_end(After::End, &mut cx);
+        match self.occupied {
+            _ if again => self.reply_now(reply, &cx),
+            Occupied::Live(_) => self.leavers.push(reply),
+            // Its files may still lie there from before.
+            Occupied::Empty | Occupied::Launching(_) => {
+                self.leavers.push(reply);
+                self.errands.push_back(errand::put_away(&self.shared, &self.fixed, None, Stays::Snapshot));
+            }
         }
         self.settle(cx);
     }
 
     /// Every open turn gets its outcome now; the status changes when the process is gone.
-    fn begin_end(&mut self, cx: &mut Cx) {
+    fn begin_end(&mut self, after: After, cx: &mut Cx) {
         for turn in self.turns.take_all() {
             self.end_turn(&turn, Outcome::Interrupted, Reason::SessionEnded, None, None, cx);
         }
         self.dismiss_joiners(&lifecycle::ended(), cx);
-        self.occupied.stop(After::End);
+        self.occupied.stop(after);
         if matches!(self.occupied, Occupied::Empty) {
             self.shift(Move::End, None, cx);
         }
@@ -356,12 +374,18 @@ impl Task {
     /// Ends it, then removes everything. The only command the task waits in: nothing else matters any more.
     async fn on_remove(&mut self, actor: Actor, reply: Reply<Session>) {
         let mut cx = self.cx();
-        self.begin_end(&mut cx);
-        self.occupied.kill(After::End);
+        self.begin_end(After::Remove, &mut cx);
+        self.occupied.kill(After::Remove);
         self.settle(cx);
-        while !matches!(self.occupied, Occupied::Empty) && self.stage != Stage::Over {
+        while (!matches!(self.occupied, Occupied::Empty) || !self.errands.is_empty())
+            && self.stage != Stage::Over
+        {
             let deadline = self.occupied.deadline(&self.clock);
             let heard = tokio::select! {
+                ran = errand::run(&mut self.errands) => {
+                    self.on_ran(ran);
+                    continue;
+                }
                 heard = self.occupied.hear(true) => heard,
                 () = super::until(deadline) => match self.occupied.overdue(Instant::now()) {
                     Some(heard) => heard,
@@ -437,7 +461,7 @@ impl Task {
     }
 
     /// Answers with the session as it is after this step, once the step is on disk.
-    fn reply_now(&mut self, reply: Reply<Session>, cx: &Cx) {
+    pub(super) fn reply_now(&mut self, reply: Reply<Session>, cx: &Cx) {
         let seq = cx.last_seq();
         let view = self.view(seq);
         self.pending.push_back((seq, Pend::answer(reply, Ok(view))));

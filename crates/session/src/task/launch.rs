@@ -1,7 +1,10 @@
 //! Bringing an occupant to its place: the workspace, the environment, the process. Runs beside the task, so
 //! that a session can be cancelled, ended or asked about while its agent is on the way.
 
-use super::{occupied::Occupied, terminals::Furnished};
+use super::{
+    occupied::{DISK_BUSY, Occupied},
+    terminals::Furnished,
+};
 use crate::{
     Shared, agents, faults,
     policy::{Applied, narrowed, walls},
@@ -22,7 +25,9 @@ pub(crate) struct Launched {
     pub(super) begin: Begin,
     pub(super) room: Furnished,
     pub(super) slot: Slot,
-    pub(super) notices: Vec<Notice>,
+    /// Recorded before the occupant's first word.
+    pub(super) told: Vec<Body>,
+    pub(super) disk_bytes: Option<u64>,
 }
 
 /// What PATH is when the agent's environment names none.
@@ -69,13 +74,15 @@ async fn launch(
     workspace: Workspace,
 ) -> Result<Launched, Fault> {
     let mut outfit = outfit(shared, fixed, memo, &spec).await?;
-    let (home, mut notices) = prepare(shared, fixed, &spec, &outfit, workspace).await?;
+    // Nobody clears the folder while somebody comes in.
+    let _entry = shared.sandboxes.entry(&fixed.sandbox).await;
+    let (home, mut told) = prepare(shared, fixed, &spec, &outfit, workspace).await?;
     if home == Home::New {
         // What the agent kept of the conversation was in the home that is gone.
         outfit.begin.resume = None;
     }
     let manifest = &outfit.version.manifest;
-    let mut terms = outfit.applied.terms;
+    let mut terms = outfit.applied.terms.clone();
     let program = match (manifest.command.as_str(), terms.walls) {
         (OWN_PROGRAM, Walls::None) => shared.options.exe.to_string_lossy().into_owned(),
         (OWN_PROGRAM, Walls::Sandbox) => {
@@ -89,27 +96,31 @@ async fn launch(
         (other, _) => other.to_owned(),
     };
     let room = Furnished { env: outfit.env.clone(), terms: terms.clone() };
-    let spawn = Spawn { program, args: manifest.args.clone(), env: outfit.env, cwd: None };
+    let spawn = Spawn { program, args: manifest.args.clone(), env: outfit.env, cwd: spec.cwd };
     let spawned = shared.place.spawn(&fixed.sandbox, spawn, terms).await;
     let spawned = spawned.map_err(|error| faults::spawn(&error))?;
-    notices.extend(outfit.applied.warnings.into_iter().map(warning));
-    notices.extend(in_force(&spawned));
-    Ok(Launched { spawned, begin: outfit.begin, room, slot, notices })
+    told.extend(outfit.applied.warnings.into_iter().map(warning));
+    told.extend(in_force(&spawned, outfit.applied.disk_bytes));
+    Ok(Launched { spawned, begin: outfit.begin, room, slot, told, disk_bytes: outfit.applied.disk_bytes })
 }
 
-fn warning(text: String) -> Notice {
-    Notice { level: Level::Warning, text }
+fn warning(text: String) -> Body {
+    Notice { level: Level::Warning, text }.into()
 }
 
 /// Which of a sandbox's limits hold on this machine.
-fn in_force(spawned: &Spawned) -> Option<Notice> {
+fn in_force(spawned: &Spawned, disk_bytes: Option<u64>) -> Option<Body> {
     let keeper = spawned.hold.keeper();
     if !keeper.in_sandbox() {
         return None;
     }
     let mut text = format!("in a sandbox; limits in force: {}", list(&keeper.limit_names()));
+    if disk_bytes.is_some() {
+        text.push_str(", disk (looked at every ");
+        text.push_str(&format!("{} s while a turn runs)", DISK_BUSY.as_secs()));
+    }
     if keeper.missing().is_empty() {
-        return Some(Notice { level: Level::Info, text });
+        return Some(Notice { level: Level::Info, text }.into());
     }
     text.push_str("; not in force: ");
     text.push_str(&keeper.missing().join("; "));
@@ -130,6 +141,10 @@ pub(super) struct Outfit {
 }
 
 impl Outfit {
+    pub(super) fn disk_bytes(&self) -> Option<u64> {
+        self.applied.disk_bytes
+    }
+
     /// For what is taken up: how to greet the occupant, and how to start a process beside it.
     pub(super) fn into_parts(self) -> (Begin, Furnished) {
         (self.begin, Furnished { env: self.env, terms: self.applied.terms })
@@ -180,7 +195,7 @@ pub(super) async fn outfit(
     let mut config = memo.settings();
     config.model = config.model.or_else(|| version.manifest.model.clone());
     let begin = Begin {
-        cwd: home,
+        cwd: spec.cwd.clone().unwrap_or(home),
         mcp_servers: match version.manifest.mcp {
             McpDelivery::Session => servers.clone(),
             McpDelivery::File => McpServers::new(),
@@ -215,17 +230,22 @@ async fn before(shared: &Shared, fixed: &NewSession, memo: &Memo) -> Result<Befo
     Ok(Before::Conversation { last_prompt })
 }
 
-/// Makes the workspace where there is none, with the session's own instructions and servers in it.
+/// Makes the workspace where there is none: from its last snapshot, or new, with the session's own instructions and
+/// servers in it.
 async fn prepare(
     shared: &Shared,
     fixed: &NewSession,
     spec: &Spec,
     outfit: &Outfit,
     workspace: Workspace,
-) -> Result<(Home, Vec<Notice>), Fault> {
+) -> Result<(Home, Vec<Body>), Fault> {
     let (place, version) = (&shared.place, &outfit.version);
     if place.exists(&fixed.sandbox).await {
         return Ok((Home::Kept, Vec::new()));
+    }
+    // Also for a new session: the sandbox that it shares may have been put away.
+    if let Some(restored) = restore(shared, fixed).await? {
+        return Ok((Home::Kept, vec![restored]));
     }
     let created = place.create(&fixed.sandbox, &version.folder, walls(fixed.place)).await;
     created.map_err(|error| faults::place(&error))?;
@@ -242,13 +262,21 @@ async fn prepare(
     }
     let notices = match workspace {
         Workspace::New => Vec::new(),
-        Workspace::Kept => vec![Notice {
-            level: Level::Warning,
-            text: format!(
-                "the workspace was gone: it was made again from version {} of agent {}",
-                version.number, version.name
-            ),
-        }],
+        Workspace::Kept => vec![warning(format!(
+            "the workspace was gone, and there is no snapshot of it: it was made again from version {} of agent {}",
+            version.number, version.name
+        ))],
     };
     Ok((Home::New, notices))
+}
+
+async fn restore(shared: &Shared, fixed: &NewSession) -> Result<Option<Body>, Fault> {
+    let (place, walls) = (&shared.place, walls(fixed.place));
+    let owner = place.owner(&fixed.sandbox, walls).await.map_err(|error| faults::place(&error))?;
+    let folder = place.folder(&fixed.sandbox);
+    let restored = shared.sandboxes.restore(&fixed.sandbox, &folder, Some(owner.owners(walls))).await;
+    if !matches!(restored, Ok(Some(_))) {
+        place.give_back(owner);
+    }
+    Ok(restored?.map(Body::from))
 }

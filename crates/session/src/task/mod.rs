@@ -61,8 +61,8 @@ pub(crate) struct Task {
     turn_rows: Vec<TurnRow>,
     occupied: Occupied,
     outbox: Outbox,
-    /// Work that must be done before the next command is looked at.
-    errand: Option<Errand>,
+    /// Work that must be done before the next command is looked at, one after the other.
+    errands: VecDeque<Errand>,
     /// Work that the occupant asked for.
     asks: Asks,
     /// How to start one more process beside the occupant; none when it is not there.
@@ -132,7 +132,7 @@ impl Task {
             turn_rows: Vec::new(),
             occupied: Occupied::Empty,
             outbox: Outbox::default(),
-            errand: None,
+            errands: VecDeque::new(),
             asks: Asks::default(),
             room: None,
             clock: Clock::new(Instant::now()),
@@ -181,9 +181,9 @@ impl Task {
                     Ok(()) => self.on_durable(),
                     Err(_) => self.lose("the journal is closed"),
                 },
-                ran = errand::run(&mut self.errand) => self.on_ran(ran),
+                ran = errand::run(&mut self.errands) => self.on_ran(ran),
                 (id, result) = self.asks.next() => self.on_asked(id, result),
-                Some(command) = self.inbox.recv(), if self.errand.is_none() => self.on_command(command).await,
+                Some(command) = self.inbox.recv(), if self.errands.is_empty() => self.on_command(command).await,
                 heard = self.occupied.hear(readable) => self.on_heard(heard),
                 () = until(deadline) => self.on_tick(),
             }
@@ -193,7 +193,7 @@ impl Task {
     fn is_done(&self) -> bool {
         let idle = self.turns.is_idle() || matches!(self.stage, Stage::Closing | Stage::Leaving);
         matches!(self.occupied, Occupied::Empty)
-            && self.errand.is_none()
+            && self.errands.is_empty()
             && idle
             && self.pending.is_empty()
             && self.writer.pending_bytes() == 0
@@ -242,7 +242,8 @@ impl Task {
         if self.idle_deadline().is_some_and(|deadline| deadline <= now) {
             let secs = self.shared.options.idle.as_secs();
             let reason = format!("idle for {secs} s: its agent was stopped and comes back when needed");
-            self.rest(Some(reason), &mut cx);
+            let evict = self.occupied.is_frozen();
+            self.rest(Some(reason), evict, &mut cx);
         } else if let Some(heard) = self.occupied.overdue(now) {
             self.settle(cx);
             return self.on_heard(heard);
@@ -274,6 +275,7 @@ impl Task {
                     live.acp.eof(&mut cx);
                 }
             }
+            Heard::OverDisk { used, limit } => self.on_over_disk(used, limit, &mut cx),
             Heard::Refused(refused) => {
                 let text = format!(
                     "a connection to {}:{} was refused: {}",
@@ -290,8 +292,8 @@ impl Task {
     }
 
     fn on_launched(&mut self, launched: launch::Launched, cx: &mut Cx) {
-        for notice in launched.notices {
-            cx.record(Actor::System, notice);
+        for told in launched.told {
+            cx.record(Actor::System, told);
         }
         self.redactor = launched.begin.redactor.clone();
         self.clock = Clock::new(Instant::now());
@@ -302,6 +304,7 @@ impl Task {
         self.let_go();
         self.memo.tie = Some(launched.spawned.hold.tie().clone());
         self.occupied = Occupied::live(acp, launched.spawned, launched.slot, self.redactor.clone());
+        self.watch_disk(launched.disk_bytes);
     }
 
     /// The occupant could not be made or did not shake hands: everyone who waited for it is told.
@@ -354,7 +357,8 @@ impl Task {
             Said::Unusable(_) if !matches!(self.occupied, Occupied::Live(_)) => {}
             Said::Unusable(fault) => {
                 let starting = !self.occupied.is_ready();
-                self.occupied.kill(occupied::After::Rest { reason: Some(fault.message.to_string()) });
+                let reason = Some(fault.message.to_string());
+                self.occupied.kill(occupied::After::Rest { reason, evict: false });
                 if starting {
                     self.fail_start(&fault, cx);
                 }
@@ -418,11 +422,33 @@ impl Task {
 
     /// Stops the occupant on purpose; the session can be resumed. Prompts that wait get their outcome now:
     /// otherwise they would bring it back at once.
-    fn rest(&mut self, reason: Option<String>, cx: &mut Cx) {
+    fn rest(&mut self, reason: Option<String>, evict: bool, cx: &mut Cx) {
         for turn in self.turns.take_all() {
             self.end_turn(&turn, Outcome::Interrupted, Reason::SessionPaused, None, None, cx);
         }
-        self.occupied.stop(occupied::After::Rest { reason });
+        self.occupied.stop(occupied::After::Rest { reason, evict });
+    }
+
+    /// Its workspace holds more than it may: the turn fails, and the process goes.
+    fn on_over_disk(&mut self, used: u64, limit: u64, cx: &mut Cx) {
+        let mib = |bytes: u64| bytes / (1024 * 1024);
+        let text = format!(
+            "its workspace holds over {} MiB, and the limit is {} MiB; remove files, then resume it",
+            mib(used),
+            mib(limit)
+        );
+        if let Some(id) = self.turns.running().map(|turn| turn.id)
+            && let Some(turn) = self.turns.finish(id)
+        {
+            self.end_turn(&turn, Outcome::Failed, Reason::LimitExceeded, Some(text.clone()), None, cx);
+        }
+        self.occupied.kill(occupied::After::Rest { reason: Some(text), evict: false });
+    }
+
+    fn watch_disk(&mut self, limit: Option<u64>) {
+        if let (Some(limit), Occupied::Live(live)) = (limit, &mut self.occupied) {
+            live.watch_disk(self.shared.place.folder(&self.fixed.sandbox), limit);
+        }
     }
 
     fn interrupt_running(&mut self, reason: Reason, cx: &mut Cx) {
@@ -456,12 +482,13 @@ impl Task {
         self.memo.spent = live.acp.spent();
         self.asks.clear();
         self.room = None;
-        // Ends what is left of its tree, and its keeper.
-        drop(live);
+        self.shared.frozen.take(self.fixed.id);
+        let stays = errand::Stays::after(exit.after.as_ref());
+        self.errands.push_back(errand::put_away(&self.shared, &self.fixed, Some(live.into_hold()), stays));
         self.let_go();
         match exit.after {
-            Some(occupied::After::Rest { reason }) => self.shift(Move::Rest, reason, cx),
-            Some(occupied::After::End) => {
+            Some(occupied::After::Rest { reason, .. }) => self.shift(Move::Rest, reason, cx),
+            Some(occupied::After::End | occupied::After::Remove) => {
                 self.shift(Move::End, None, cx);
             }
             None if was_ready => {
@@ -477,7 +504,6 @@ impl Task {
                 self.fail_start(&fault, cx);
             }
         }
-        self.after_gone(cx);
     }
 
     /// What was meant for this process must not reach the next one.

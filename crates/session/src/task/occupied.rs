@@ -6,13 +6,16 @@ use crate::quota::Slot;
 use occupant::{Acp, Redactor};
 use place::{Chunk, Exit, Hold, Process, Signal, Spawned, TakenUp, keeper::EgressRefused};
 use protocol::{Fault, limits};
-use std::{collections::VecDeque, future::Future, pin::Pin, time::Duration};
-use tokio::time::Instant;
+use std::{collections::VecDeque, future::Future, path::PathBuf, pin::Pin, time::Duration};
+use tokio::{sync::Semaphore, time::Instant};
 
 /// How long a dead process's output is still waited for: a child of its own may hold the pipe open for ever.
 const DRAIN: Duration = Duration::from_millis(200);
 /// Refused connections of one process that are told; a program that tries for ever fills no journal.
 const REFUSALS: u32 = 200;
+/// Between two looks at a workspace's size.
+pub(super) const DISK_BUSY: Duration = Duration::from_secs(5);
+const DISK_IDLE: Duration = Duration::from_secs(30);
 /// What an `occupant_exited` event tells of stderr.
 const STDERR_TAIL: usize = 4 * 1024;
 
@@ -27,10 +30,12 @@ pub(super) enum Occupied {
 /// Why a process was asked to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum After {
-    /// The session rests and can be resumed.
-    Rest { reason: Option<String> },
+    /// The session rests and can be resumed; evicted, its files rest in the snapshot alone.
+    Rest { reason: Option<String>, evict: bool },
     /// The session has ended.
     End,
+    /// The session is being removed.
+    Remove,
 }
 
 #[derive(Debug)]
@@ -57,6 +62,11 @@ pub(super) enum Heard {
     StdoutClosed,
     /// Something in its sandbox was refused a connection.
     Refused(EgressRefused),
+    /// Its workspace takes more than it may.
+    OverDisk {
+        used: u64,
+        limit: u64,
+    },
     /// Something that only concerns this side.
     Nothing,
     Gone(Gone),
@@ -84,6 +94,9 @@ pub(super) struct LiveOccupant {
     refusals: Refusals,
     stderr: Ring,
     redactor: Redactor,
+    disk: Option<Disk>,
+    /// Standing still because the disk is nearly full.
+    halted: bool,
     /// Output up to here is, or will be, acknowledged to the place.
     acknowledged: u64,
     _slot: Slot,
@@ -150,7 +163,7 @@ impl Occupied {
 
     /// It leaves because the session ends.
     pub(super) fn leaves_for_good(&self) -> bool {
-        matches!(self, Self::Live(live) if live.leaving.as_ref().is_some_and(|leaving| leaving.after == After::End))
+        matches!(self, Self::Live(live) if live.leaving.as_ref().is_some_and(|leaving| matches!(leaving.after, After::End | After::Remove)))
     }
 
     /// Asks the process to end; it is killed when it has not after a grace time. A launch under way is
@@ -162,11 +175,13 @@ impl Occupied {
             Self::Live(live) => {
                 live.process.stdin.close();
                 live.thaw();
+                live.go_on();
                 live.process.handle.signal(Signal::Terminate);
                 // Nothing takes an end back.
                 let after = match live.leaving.take() {
-                    Some(Leaving { after: After::End, .. }) => After::End,
-                    Some(Leaving { after: After::Rest { .. }, .. }) | None => after,
+                    Some(Leaving { after: After::Remove, .. }) => After::Remove,
+                    Some(Leaving { after: After::End, .. }) if after != After::Remove => After::End,
+                    Some(_) | None => after,
                 };
                 live.leaving = Some(Leaving { after, kill_at: Instant::now() + GRACE });
             }
@@ -229,6 +244,8 @@ impl LiveOccupant {
             refusals: if sandboxed { Refusals::Told(0) } else { Refusals::Over },
             stderr: Ring::default(),
             redactor,
+            disk: None,
+            halted: false,
             acknowledged: 0,
             _slot: slot,
         }
@@ -262,6 +279,10 @@ impl LiveOccupant {
         self.can_configure() && !self.acp.is_busy()
     }
 
+    pub(super) fn into_hold(self) -> Hold {
+        self.hold
+    }
+
     /// Lets the process go on without this server.
     pub(super) fn leave(self) {
         self.hold.leave();
@@ -278,13 +299,37 @@ impl LiveOccupant {
     pub(super) fn thaw(&mut self) {
         if self.phase == Phase::Frozen {
             self.phase = Phase::Ready;
-            let thawed = self.hold.thaw();
-            tokio::spawn(async move {
-                if let Err(error) = thawed.await {
-                    tracing::error!(%error, "a frozen process could not be thawed");
-                }
-            });
+            self.thaw_now();
         }
+    }
+
+    /// Is there anything to stop? A paused one stands still already.
+    pub(super) fn stand_still(&mut self) -> bool {
+        let running = self.phase == Phase::Ready && !self.halted && self.hold.keeper().can_freeze();
+        self.halted |= running;
+        running
+    }
+
+    /// Was it stopped for want of room? Then it goes on.
+    pub(super) fn go_on(&mut self) -> bool {
+        let halted = std::mem::take(&mut self.halted);
+        if halted && self.phase == Phase::Ready {
+            self.thaw_now();
+        }
+        halted
+    }
+
+    fn thaw_now(&self) {
+        let thawed = self.hold.thaw();
+        tokio::spawn(async move {
+            if let Err(error) = thawed.await {
+                tracing::error!(%error, "a frozen process could not be thawed");
+            }
+        });
+    }
+
+    pub(super) fn watch_disk(&mut self, folder: PathBuf, limit: u64) {
+        self.disk = Some(Disk { look: look(folder.clone(), limit, DISK_BUSY), folder, limit });
     }
 
     pub(super) fn logs(&self) -> (String, u64) {
@@ -330,6 +375,14 @@ impl LiveOccupant {
                     }
                     None => self.stderr_open = false,
                 },
+                used = looked(&mut self.disk), if self.exit.is_none() && self.leaving.is_none() => {
+                    let Some(disk) = &mut self.disk else { continue };
+                    let pace = if self.acp.is_busy() { DISK_BUSY } else { DISK_IDLE };
+                    disk.look = look(disk.folder.clone(), disk.limit, pace);
+                    if used > disk.limit {
+                        return Heard::OverDisk { used, limit: disk.limit };
+                    }
+                }
                 refused = self.hold.egress_refused(), if self.refusals != Refusals::Over => {
                     self.refusals = match (&refused, self.refusals) {
                         (Some(_), Refusals::Told(count)) if count < REFUSALS => Refusals::Told(count + 1),
@@ -353,6 +406,32 @@ impl LiveOccupant {
 
     fn gone(&mut self, exit: Exit) -> Heard {
         Heard::Gone(Gone { exit, after: self.leaving.take().map(|leaving| leaving.after) })
+    }
+}
+
+/// A workspace's size, looked at now and then.
+struct Disk {
+    folder: PathBuf,
+    limit: u64,
+    look: Pin<Box<dyn Future<Output = u64> + Send>>,
+}
+
+/// Walks over workspaces at once: they are there to be stopped, not to keep the disk busy.
+static WALKS: Semaphore = Semaphore::const_new(2);
+
+fn look(folder: PathBuf, limit: u64, after: Duration) -> Pin<Box<dyn Future<Output = u64> + Send>> {
+    Box::pin(async move {
+        tokio::time::sleep(after).await;
+        let _walk = WALKS.acquire().await;
+        // A walk that broke is made again.
+        tokio::task::spawn_blocking(move || place::usage(&folder, limit)).await.unwrap_or(0)
+    })
+}
+
+async fn looked(disk: &mut Option<Disk>) -> u64 {
+    match disk {
+        Some(disk) => (&mut disk.look).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -128,7 +128,7 @@ impl Task {
             return;
         }
         self.state.live = !matches!(self.occupied, super::Occupied::Empty)
-            || self.errand.is_some()
+            || !self.errands.is_empty()
             || !self.turns.is_idle();
         if stepped {
             self.note_occupant();

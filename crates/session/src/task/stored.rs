@@ -1,7 +1,11 @@
 //! Waking a stored session: taking its lease, and giving every turn that a stopped server left open its
 //! outcome before anything else happens.
 
-use super::{Command, Occupied, Stage, Task, clock::Clock};
+use super::{
+    Command, Occupied, Stage, Task,
+    clock::Clock,
+    errand::{self, Stays},
+};
 use crate::{
     Shared, faults,
     lifecycle::Move,
@@ -142,7 +146,8 @@ impl Task {
             Status::Paused | Status::Error | Status::Ended => {}
         }
         if self.state.status == Status::Ended {
-            // Ended, but the row still said live: the end was recorded and its process had not gone yet.
+            // Ended, but the row still said live: the end was recorded and its files were not put away yet.
+            self.errands.push_back(errand::put_away(&self.shared, &self.fixed, None, Stays::Snapshot));
             for turn in self.turns.take_all() {
                 self.end_turn(&turn, Outcome::Interrupted, Reason::SessionEnded, None, None, &mut cx);
             }
@@ -170,12 +175,14 @@ impl Task {
         };
         let spec = Spec::open(&self.shared.vault, &self.fixed.spec).map_err(|error| error.to_string())?;
         let outfit = super::launch::outfit(&self.shared, &self.fixed, &self.memo, &spec).await;
-        let (begin, room) = outfit.map_err(|fault| fault.message.to_string())?.into_parts();
-        Ok(Found { process, saved, outbox, begin, room })
+        let outfit = outfit.map_err(|fault| fault.message.to_string())?;
+        let disk_bytes = outfit.disk_bytes();
+        let (begin, room) = outfit.into_parts();
+        Ok(Found { process, saved, outbox, disk_bytes, begin, room })
     }
 
     fn take_up(&mut self, found: Found, cx: &mut Cx) {
-        let Found { process, saved, outbox, begin, room } = found;
+        let Found { process, saved, outbox, disk_bytes, begin, room } = found;
         self.room = Some(Arc::new(room));
         let text = "the server was restarted; the agent went on meanwhile and was taken up".to_owned();
         cx.record(Actor::System, Notice { level: Level::Info, text });
@@ -195,8 +202,12 @@ impl Task {
         }
         let slot = self.shared.slots.count(&self.fixed.tenant);
         self.occupied = Occupied::taken_up(acp, process, slot, self.redactor.clone());
+        self.watch_disk(disk_bytes);
         match (frozen, self.state.status) {
-            (true, Status::Paused) => self.clock.freeze(Instant::now()),
+            (true, Status::Paused) => {
+                self.shared.frozen.put(self.fixed.id, &self.fixed.tenant);
+                self.clock.freeze(Instant::now());
+            }
             // The server stopped between the freezing and the record of it, or the other way round.
             (true, _) => self.thaw(cx),
             (false, _) => self.shift(Move::Ready, None, cx),
@@ -222,7 +233,8 @@ impl Task {
         }
         match &self.occupied {
             Occupied::Live(_) => {
-                self.occupied.stop(super::occupied::After::Rest { reason: Some(SERVER_STOPPED.to_owned()) });
+                let reason = Some(SERVER_STOPPED.to_owned());
+                self.occupied.stop(super::occupied::After::Rest { reason, evict: false });
             }
             Occupied::Launching(_) => {
                 self.occupied = Occupied::Empty;
@@ -244,6 +256,7 @@ impl Task {
         self.settle(cx);
         self.stage = Stage::Leaving;
         if let Occupied::Live(live) = std::mem::replace(&mut self.occupied, Occupied::Empty) {
+            self.shared.frozen.take(self.fixed.id);
             live.leave();
         }
         let fault = Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment");
@@ -260,6 +273,7 @@ struct Found {
     process: place::TakenUp,
     saved: occupant::Saved,
     outbox: Outbox,
+    disk_bytes: Option<u64>,
     begin: occupant::Begin,
     room: super::terminals::Furnished,
 }

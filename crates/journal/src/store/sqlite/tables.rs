@@ -219,6 +219,18 @@ impl Tables for SqliteReader {
         self.one(&sql, params![tenant.as_str(), key], sandbox_row)
     }
 
+    fn sandbox_sessions(&mut self, id: &str) -> Result<Vec<SessionId>, ReadError> {
+        let sql = "SELECT id FROM sessions WHERE sandbox = ?1 ORDER BY no";
+        self.all(sql, [id], |row| uuid(row, 0).map(SessionId::from_uuid))
+    }
+
+    fn sandbox_has_others(&mut self, id: &str, except: SessionId) -> Result<bool, ReadError> {
+        let sql =
+            "SELECT EXISTS (SELECT 1 FROM sessions WHERE sandbox = ?1 AND id <> ?2 AND status <> 'ended')";
+        let found = self.one(sql, params![id, except.uuid().as_bytes()], |row| row.get(0))?;
+        Ok(found.unwrap_or(false))
+    }
+
     fn snapshots(&mut self) -> Result<Vec<String>, ReadError> {
         self.all("SELECT DISTINCT snapshot FROM sandboxes WHERE snapshot IS NOT NULL", [], |row| row.get(0))
     }
