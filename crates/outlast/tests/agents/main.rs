@@ -69,6 +69,8 @@ async fn opencode() {
             ("OPENCODE_DISABLE_AUTOUPDATE", "1".to_owned()),
             ("OPENCODE_DISABLE_MODELS_FETCH", "1".to_owned()),
             ("OPENCODE_DISABLE_DEFAULT_PLUGINS", "1".to_owned()),
+            // It talks to a server of its own, which the sandbox's way out does not lead to.
+            ("NO_PROXY", "127.0.0.1:4096,localhost:4096".to_owned()),
         ],
         files: vec![("opencode.json", opencode_config(model))],
         change: ("mode", "plan"),
