@@ -15,6 +15,7 @@ mod lifecycle;
 mod live;
 mod open;
 mod policy;
+mod probe;
 mod quota;
 mod sandboxes;
 mod shared;
@@ -29,7 +30,9 @@ pub use agents::copy_agents;
 pub use files::RemoveFile;
 pub use journal::{Batch, Follower, Page, ReadError, StoredEvent};
 pub use open::{FirstKey, OpenError, Options};
+pub use place::settle;
 pub use policy::{HostPlace, MostNetwork, Sandboxing};
+pub use probe::{NoSandbox, Pausing, Probe, Users, probe_sandbox};
 pub use quota::Quotas;
 pub use sandboxes::{Content, copy_snapshots, hold_snapshots};
 
