@@ -45,6 +45,19 @@ pub struct CreateSession {
     pub policy: Option<Policy>,
 }
 
+/// `POST /api/sessions/:id/fork`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ForkSession {
+    /// The last event that both share; the session's last one unless named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Seq>,
+    /// The parent's unless named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
 /// Which sessions a list shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -16,7 +16,8 @@ use journal::{Space, TurnRow};
 use occupant::{Cx, TurnLimits};
 use protocol::{
     Accepted, Actor, Answer, Code, Configure, ContentBlock, Disposition, Fault, OnBusy, Outcome,
-    PromptAccepted, Reason, Seq, Session, SessionConfig, SessionRenamed, Status, Timestamp, TurnId, Usd,
+    PromptAccepted, Reason, Seq, Session, SessionConfig, SessionRenamed, SnapshotTaken, Status, Timestamp,
+    TurnId, Usd,
 };
 use tokio::time::Instant;
 
@@ -50,6 +51,10 @@ pub(crate) enum Command {
     },
     Stop {
         reply: Reply<Session>,
+    },
+    /// Take a snapshot of its files as they are; none when there are no files.
+    Snapshot {
+        reply: Reply<Option<SnapshotTaken>>,
     },
     /// Free what it takes up, if nobody uses it.
     Evict {
@@ -100,6 +105,7 @@ impl Command {
             | Self::Configure { reply, .. }
             | Self::Answer { reply, .. } => drop(reply.send(Err(fault.clone()))),
             Self::Logs { reply } => drop(reply.send(Err(fault.clone()))),
+            Self::Snapshot { reply } => drop(reply.send(Err(fault.clone()))),
             Self::Space { .. } | Self::Wake | Self::Shutdown => {}
         }
     }
@@ -114,6 +120,7 @@ impl Task {
             Command::Resume { reply } => self.on_resume(reply),
             Command::Stop { reply } => self.on_stop(reply),
             Command::Evict { reply } => self.on_evict(reply),
+            Command::Snapshot { reply } => self.on_snapshot(reply),
             Command::End { reply } => self.on_end(reply),
             Command::Remove { actor, reply } => self.on_remove(actor, reply).await,
             Command::Configure { actor, request, reply } => self.on_configure(actor, request, reply),

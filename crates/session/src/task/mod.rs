@@ -108,6 +108,18 @@ impl Task {
         Self::assemble(shared, inbox, writer, fixed, state, 1, memo)
     }
 
+    /// A session whose events go on after another one's.
+    pub(crate) fn begin_fork(
+        shared: Arc<Shared>,
+        writer: Writer,
+        fixed: NewSession,
+        state: SessionState,
+        memo: Memo,
+        inbox: Inbox,
+    ) -> Self {
+        Self::assemble(shared, inbox, writer, fixed, state, 1, memo)
+    }
+
     fn assemble(
         shared: Arc<Shared>,
         inbox: Inbox,
@@ -147,7 +159,14 @@ impl Task {
     }
 
     /// Records the session's birth and starts its occupant; `reply` is answered when that is ready.
-    pub(crate) fn create(&mut self, actor: Actor, spec: Spec, slot: Slot, reply: Reply<Session>) {
+    pub(crate) fn create(
+        &mut self,
+        actor: Actor,
+        spec: Spec,
+        slot: Slot,
+        told: Option<Notice>,
+        reply: Reply<Session>,
+    ) {
         let mut cx = self.cx();
         cx.record(
             actor,
@@ -161,6 +180,9 @@ impl Task {
                 forked_from: self.fixed.forked_from,
             },
         );
+        if let Some(told) = told {
+            cx.record(Actor::System, told);
+        }
         self.joiners.push(reply);
         self.occupied = launch::start(&self.shared, &self.fixed, &self.memo, spec, slot, Workspace::New);
         self.settle(cx);
