@@ -79,6 +79,8 @@ impl Sessions {
         let memo = Memo {
             agent_session: kept.agent_session.filter(|_| files.exact),
             config: kept.config,
+            // Where the parent's last prompt is not shared, there is nothing to compare with; a conversation there was.
+            last_prompt: kept.last_prompt.map(|seq| seq.min(from.seq)),
             ..Memo::default()
         };
         let spec = crate::spec::Spec::open(&shared.vault, &fixed.spec).map_err(crate::spec::internal)?;

@@ -138,7 +138,7 @@ impl Turn {
     fn hear(&mut self, update: &Value) {
         match update["sessionUpdate"].as_str().unwrap_or_default() {
             "agent_message_chunk" => {
-                self.text.push_str(update["content"]["text"].as_str().unwrap_or_default())
+                self.text.push_str(update["content"]["text"].as_str().unwrap_or_default());
             }
             "tool_call" | "tool_call_update" => {
                 let id = update["toolCallId"].as_str().unwrap_or_default().to_owned();

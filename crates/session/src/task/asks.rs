@@ -34,7 +34,7 @@ impl Asks {
                 Some(Ok(done)) => return done,
                 // It broke or was stopped: the occupant's own time-out is its answer.
                 Some(Err(error)) => {
-                    tracing::warn!(%error, "something asked for by an agent was not finished")
+                    tracing::warn!(%error, "something asked for by an agent was not finished");
                 }
                 None => std::future::pending().await,
             }
