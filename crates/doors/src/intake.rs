@@ -109,6 +109,22 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Json<T> {
     }
 }
 
+/// A JSON body whose fields may all be left out, and the body with them.
+pub(crate) struct MaybeJson<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Default> FromRequest<Arc<Shared>> for MaybeJson<T> {
+    type Rejection = Refusal;
+    async fn from_request(request: Request, state: &Arc<Shared>) -> Result<Self, Refusal> {
+        let (parts, body) = request.into_parts();
+        let bytes = collect(&parts.headers, body, state.limits.body_bytes).await?;
+        if bytes.iter().all(u8::is_ascii_whitespace) {
+            return Ok(Self(T::default()));
+        }
+        expect_type(&parts.headers, &["application/json"])?;
+        Ok(Self(json::decode(&bytes)?))
+    }
+}
+
 /// A call that takes no body: none, or an empty object, whatever its content type says.
 pub(crate) struct NoBody;
 

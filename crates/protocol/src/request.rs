@@ -115,10 +115,10 @@ pub struct SendMessage {
     /// Stream deltas as they come, not only whole messages.
     #[serde(default)]
     pub include_partial_messages: bool,
-    /// Recorded, and not enforced yet: the session's events say so.
+    /// Steps that the turn may have: what the agent does between two results of its tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
-    /// Recorded, and not enforced yet: the session's events say so.
+    /// What the turn may cost, as far as the agent tells; one that does not tell is warned of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_budget_usd: Option<f64>,
 }

@@ -18,6 +18,8 @@ struct Files {
     taken: Option<SnapshotTaken>,
     /// As of the fork's own point, so that the agent's own store fits the conversation.
     exact: bool,
+    /// The last prompt that both share: the agent is asked whether it knows it, or given a transcript.
+    last_prompt: Option<Seq>,
     told: Option<String>,
 }
 
@@ -79,6 +81,8 @@ impl Sessions {
         let memo = Memo {
             agent_session: kept.agent_session.filter(|_| files.exact),
             config: kept.config,
+            // Where the parent's last prompt is not shared, there is nothing to compare with; a conversation there was.
+            last_prompt: files.last_prompt,
             ..Memo::default()
         };
         let spec = crate::spec::Spec::open(&shared.vault, &fixed.spec).map_err(crate::spec::internal)?;
@@ -111,20 +115,24 @@ impl Sessions {
             Some(_) => "forked with the files as they are now".to_owned(),
             None => "forked without files: its parent has neither a workspace nor a snapshot".to_owned(),
         };
-        Ok(Files { exact: taken.is_some(), taken, told: Some(told) })
+        let last_prompt = Memo::decode(&parent.state.memo).last_prompt;
+        Ok(Files { exact: taken.is_some(), taken, last_prompt, told: Some(told) })
     }
 
     /// The newest snapshot up to a point that is still there, or the files as they are now.
     async fn files_at(&self, parent: &SessionRow, at: Seq) -> Result<Files, Fault> {
         let mut found: Vec<(Seq, SnapshotTaken)> = Vec::new();
+        let mut last_prompt = None;
         let mut cursor = parent.first_seq - 1;
         while cursor < at {
             let page = self.shared.journal.read(parent.fixed.id, cursor, limits::PAGE_EVENTS).await;
             let page = page.map_err(faults::read)?;
             let Some(last) = page.events.last().map(|event| event.seq) else { break };
             for event in page.events.iter().filter(|event| event.seq <= at) {
-                if let Ok(Body::SnapshotTaken(taken)) = event.decode() {
-                    found.push((event.seq, taken));
+                match event.decode() {
+                    Ok(Body::SnapshotTaken(taken)) => found.push((event.seq, taken)),
+                    Ok(Body::PromptAccepted(_)) => last_prompt = Some(event.seq),
+                    Ok(_) | Err(_) => {}
                 }
             }
             cursor = last;
@@ -132,14 +140,14 @@ impl Sessions {
         for (seq, taken) in found.into_iter().rev() {
             if self.shared.sandboxes.is_kept(&taken.snapshot).await {
                 let told = format!("forked at event {at} with the files as of event {seq}");
-                return Ok(Files { taken: Some(taken), exact: false, told: Some(told) });
+                return Ok(Files { taken: Some(taken), exact: false, last_prompt, told: Some(told) });
             }
         }
         let now = self.files_now(parent).await?;
         let told = format!(
             "forked at event {at}; no snapshot from before it is left, so that the files are as they are now"
         );
-        Ok(Files { told: Some(told), exact: false, ..now })
+        Ok(Files { told: Some(told), exact: false, last_prompt, ..now })
     }
 }
 

@@ -184,6 +184,13 @@ impl Sessions {
         answer.await.unwrap_or_else(|_| Err(internal("a new session's task ended without an answer")))
     }
 
+    /// The id of the sandbox with this key, made when there is none; its first session fills it.
+    pub async fn sandbox(&self, caller: &Caller, key: &str) -> Result<String, Fault> {
+        check_label("sandbox", Some(key))?;
+        let place = self.shared.options.sandboxing.choose(&caller.tenant, None)?;
+        self.shared.shared_sandbox(&caller.tenant, key, place).await
+    }
+
     pub async fn list(&self, caller: &Caller, request: ListSessions) -> Result<SessionList, Fault> {
         if request.limit.is_some_and(|limit| limit == 0 || limit > limits::LIST_PAGE) {
             return Err(Fault::invalid(format!("limit must be 1 to {}", limits::LIST_PAGE)));

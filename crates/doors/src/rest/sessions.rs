@@ -5,7 +5,7 @@ use crate::{
     answer::{self, Outcome},
     fault::Refusal,
     gate::Who,
-    intake::{Asked, Json, Named, NamedPermission, NoBody},
+    intake::{Asked, Json, MaybeJson, Named, NamedPermission, NoBody},
     reply::{LogsReply, SessionReply, SessionsReply},
 };
 use axum::extract::State;
@@ -64,7 +64,7 @@ pub(crate) async fn fork(
     State(door): Door,
     Who(caller): Who,
     Named(id): Named<SessionRef>,
-    Json(request): Json<ForkSession>,
+    MaybeJson(request): MaybeJson<ForkSession>,
 ) -> Outcome {
     let session = door.sessions.fork(&caller, &id, request).await?;
     answer::created(&SessionReply { session })

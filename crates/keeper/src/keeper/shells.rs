@@ -22,7 +22,10 @@ use rustix::{
     io::Errno,
     process::{Pid, Signal},
 };
-use std::time::{Duration, Instant};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 /// Where a shell in a sandbox finds its folder.
 const INSIDE: &[u8] = b"/tmp";
@@ -357,7 +360,8 @@ impl super::Parts {
                 Site::make(self.folder.try_clone().map_err(|_| Errno::MFILE)?, &self.config.folder.0, None)
             }
             Some(wanted) => {
-                let path = format!("/proc/{}/root/tmp", pid.as_raw_nonzero());
+                let path: PathBuf =
+                    ["/proc", &pid.as_raw_nonzero().to_string(), "root", "tmp"].iter().collect();
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 let parent = rustix::fs::open(path, flags, Mode::empty())?;
                 let owner: Owner =

@@ -39,9 +39,12 @@ const FUNCTIONS: usize = 10;
 const VARIABLES: usize = 11;
 const BUILTINS: usize = 12;
 const BUILTIN_COUNT: usize = 13;
-/// The traps that run before every command and after failures stand behind those of the signals.
+/// The traps that run before every command, after failures and after files stand behind those of the signals.
 const DEBUG: u64 = 65;
 const ERROR: u64 = 66;
+const RETURN: u64 = 67;
+/// The trap for the shell's end stands before them.
+const END: u64 = 0;
 /// `struct builtin`, and its flags' place and meaning.
 const BUILTIN: usize = 48;
 const FLAGS_AT: u64 = 16;
@@ -202,8 +205,8 @@ impl Glass {
         if restricted != 0 {
             return Err(Obstacle::Restricted);
         }
-        let debug = self.pointer(self.at[TRAPS] + DEBUG * 8).ok_or(Obstacle::Trapped)?;
-        if debug != 0 {
+        if [DEBUG, ERROR, RETURN].into_iter().any(|trap| self.trap(trap) != Some(0)) || !self.ends_as_fitted()
+        {
             return Err(Obstacle::Trapped);
         }
         let enabled = |flags: u64| {
@@ -224,8 +227,24 @@ impl Glass {
     /// Whether something of the keeper's own behind a command would go unseen.
     pub(crate) fn quiet(&self) -> bool {
         let numbers = self.numbers().is_some_and(|[.., executed, read]| executed == 0 && read == 0);
-        let on_error = self.pointer(self.at[TRAPS] + ERROR * 8);
-        numbers && on_error == Some(0) && self.assignable(super::script::PIPES)
+        numbers && !self.traps_errors() && self.assignable(super::script::PIPES)
+    }
+
+    /// Whether a trap runs for every failure.
+    pub(crate) fn traps_errors(&self) -> bool {
+        self.trap(ERROR) != Some(0)
+    }
+
+    /// Where the text of a trap is, zero where none is set.
+    fn trap(&self, number: u64) -> Option<u64> {
+        self.pointer(self.at[TRAPS] + number * 8)
+    }
+
+    /// Whether the keeper's own trap for the shell's end is in its place; another could change the status.
+    fn ends_as_fitted(&self) -> bool {
+        let own = super::script::OWN_END;
+        let text = self.trap(END).filter(|at| *at != 0).and_then(|at| self.read(at, own.len()));
+        text.is_some_and(|text| text == own)
     }
 
     /// Whether there is a function of this name. None when that cannot be said.

@@ -393,7 +393,7 @@ impl Shell {
         let site = self.site.as_ref().ok_or(Errno::NOENT)?;
         let name = site::fresh()?;
         site.write(&name, &script::fit(&self.state.whole, &site.path(FAREWELL_SCRIPT)))?;
-        let line = script::call(glass::Way::Dot, &site.path(&name), 0);
+        let line = script::call(glass::Way::Dot, &site.path(&name), 0, script::ErrorTrap::None);
         self.phase = Phase::Fitting { until: now + WAKE, script: name };
         send(&self.line, &line)?;
         send(&self.line, BELL)
@@ -537,7 +537,8 @@ impl Shell {
                 return;
             }
         };
-        let line = script::call(way, &site.path(SAVE_SCRIPT), code);
+        let trap = if glass.traps_errors() { script::ErrorTrap::Remove } else { script::ErrorTrap::None };
+        let line = script::call(way, &site.path(SAVE_SCRIPT), code, trap);
         self.phase = Phase::Saving { until: now + SAVE };
         if send(&self.line, &line).and_then(|()| send(&self.line, BELL)).is_err() {
             self.unfit = Some(Unfit::Deaf);

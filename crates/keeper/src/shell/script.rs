@@ -11,6 +11,8 @@ pub(crate) const PIPES: &str = "__outlast_ps";
 /// What brackets a saved state, so that a part is not taken for the whole.
 const BEGIN: &str = "# outlast: state";
 const WHOLE: &str = "# outlast: whole";
+/// How the keeper's own trap for a shell's end begins.
+pub(crate) const OWN_END: &[u8] = b"\\builtin . ";
 /// A saved state larger than this is not kept.
 pub(crate) const STATE_BYTES: usize = 1024 * 1024;
 /// Statuses of one pipeline that are carried to the next command; a longer one is not.
@@ -42,12 +44,24 @@ pub(crate) fn run(way: Way, file: &[u8], stdin: &[u8], stdout: &[u8], stderr: &[
     [verb(way), b" ", &file, b" <", &stdin, b" >", &stdout, b" 2>", &stderr, b"\n"].concat()
 }
 
+/// What there is to do about a trap for failures before a file of the keeper's own is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ErrorTrap {
+    None,
+    /// Inside the file it would be put back.
+    Remove,
+}
+
 /// The line that runs a file of the keeper's own, and leaves the status as it was.
-pub(crate) fn call(way: Way, file: &[u8], code: i32) -> Vec<u8> {
+pub(crate) fn call(way: Way, file: &[u8], code: i32, trap: ErrorTrap) -> Vec<u8> {
     let file = quoted(file);
+    let before: &[u8] = match trap {
+        ErrorTrap::None => b"",
+        ErrorTrap::Remove => b"\\builtin trap - ERR; ",
+    };
     // A failure on the left of a list neither ends a shell that ends at failures nor runs its trap for them.
     let after: &[u8] = if code == 0 { b"\n" } else { b" && _=\n" };
-    [verb(way), b" ", &file, b" ", code.to_string().as_bytes(), after].concat()
+    [before, verb(way), b" ", &file, b" ", code.to_string().as_bytes(), after].concat()
 }
 
 /// Saves the state into the queue `to` and returns the status that it was given. Traps that would run for the
@@ -63,7 +77,7 @@ pub(crate) fn save(to: &[u8], end: &[u8]) -> Vec<u8> {
 
 /// Has the shell save its state when it ends, by the file `end`.
 fn trap_end(end: &[u8]) -> Vec<u8> {
-    let farewell = quoted(&[b"\\builtin . ".as_slice(), &quoted(end)].concat());
+    let farewell = quoted(&[OWN_END, &quoted(end)].concat());
     [b"\\builtin trap ".as_slice(), &farewell, b" EXIT\n"].concat()
 }
 
@@ -177,8 +191,9 @@ mod tests {
     #[test]
     fn quotes_hold_everything() {
         assert_eq!(quoted(b"a'b\n$x"), b"'a'\\''b\n$x'");
-        assert_eq!(call(Way::Dot, b"/d/s", 0), b"\\. '/d/s' 0\n");
-        assert_eq!(call(Way::Source, b"/d/s", 7), b"\\source '/d/s' 7 && _=\n");
+        assert_eq!(call(Way::Dot, b"/d/s", 0, ErrorTrap::None), b"\\. '/d/s' 0\n");
+        let line = call(Way::Source, b"/d/s", 7, ErrorTrap::Remove);
+        assert_eq!(line, b"\\builtin trap - ERR; \\source '/d/s' 7 && _=\n");
         let line = run(Way::Builtin, b"/f", b"/dev/null", b"/o", b"/e");
         assert_eq!(line, b"\\builtin . '/f' <'/dev/null' >'/o' 2>'/e'\n");
     }

@@ -512,7 +512,8 @@ const JOBS: &[Case] = &[
     case(
         "a flooding job",
         &[
-            ("yes & echo now", Has("now"), NONE, 0),
+            // How much of the flood comes before the word, and so whether the budget shows it, is chance.
+            ("yes & echo now", Any, NONE, 0),
             ("echo next", Is("next"), NONE, 0),
             ("kill $!; wait $! 2>/dev/null; echo done", Is("done"), Any, 0),
         ],
@@ -570,8 +571,11 @@ const LONG: &[Case] = &[
         ],
     ),
     case(
-        "deep recursion in a child",
-        &[("FUNCNEST=500; f() { f; }; f 2>/dev/null; echo on; unset FUNCNEST", Is("on"), Any, 0)],
+        "deep recursion",
+        &[
+            ("FUNCNEST=500; f() { f; }; f; echo no", NONE, Has("nesting"), 1),
+            ("unset FUNCNEST; echo on", Is("on"), NONE, 0),
+        ],
     ),
     case("a long argument list", &[("set -- {1..50000}; echo $#", Is("50000"), NONE, 0)]),
     case(

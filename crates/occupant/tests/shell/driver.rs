@@ -144,6 +144,7 @@ fn spawn(home: &Path) -> Spawn {
         program: text(shell::PROGRAM),
         args: shell::ARGS.map(str::to_owned).to_vec(),
         env: shell::fit_env(env),
+        cwd: None,
     }
 }
 

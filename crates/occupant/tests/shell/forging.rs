@@ -26,6 +26,7 @@ const ATTEMPTS: &[(&str, &str)] = &[
     ("a DEBUG trap that comes again", "set -T; shopt -s extdebug; trap 'trap \"false\" DEBUG; false' DEBUG"),
     ("a RETURN trap", "trap 'echo forged; return 9' RETURN"),
     ("an ERR trap that lies", "trap 'exit 0' ERR"),
+    ("traps that cannot be removed", "builtin() { :; }; trap() { :; }; command trap 'exit 0' ERR EXIT"),
     ("an EXIT trap that lies", "trap 'exit 0' EXIT"),
     ("a function on exit", "exit() { echo forged; }"),
     ("readonly engine variables", "readonly __outlast_ps=forged"),

@@ -70,6 +70,9 @@ async fn a_fork_of_an_earlier_point_says_what_its_files_are() {
         "{told:?}"
     );
     assert_eq!(text_of(&say(&http, &fork, "cat note").await).trim(), "early");
+    let how: Vec<_> =
+        of_type(&recorded, "occupant_started").iter().map(|event| event["how"].clone()).collect();
+    assert_eq!(how.last().and_then(|how| how.as_str()), Some("transcript"), "{how:?}");
     assert!(!recorded.iter().any(|event| event.to_string().contains("echo later")));
     for bad in [0, 1_000_000] {
         let refused = http.post(&format!("/api/sessions/{id}/fork"), &json!({"at": bad})).await.unwrap();
