@@ -17,7 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File},
     io::{self, Read as _, Seek as _, SeekFrom},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::Path,
     process::Stdio,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -180,7 +180,12 @@ async fn find(config: &Config) -> Result<Option<Known>, Failure> {
 }
 
 async fn start(config: &Config) -> Result<Known, Failure> {
-    fs::create_dir_all(&config.data).map_err(|error| about(&config.data, "cannot be made", &error))?;
+    // As the server itself makes it: nobody else's to look into.
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&config.data)
+        .map_err(|error| about(&config.data, "cannot be made", &error))?;
     let _lock = lock(&config.data.join(LOCK_FILE)).await?;
     for attempt in 0..ATTEMPTS {
         if let Some(known) = find(config).await? {
@@ -279,4 +284,57 @@ fn tail(path: &Path) -> io::Result<String> {
 
 fn about(path: &Path, what: &str, error: &io::Error) -> Failure {
     Failure::Broken(format!("{} {what}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cli::Common, config::Environment};
+
+    fn server(version: &str) -> Server {
+        let common = Common { data: Some("/nowhere".into()), ..Common::default() };
+        let config = Config::resolve(common, None, Environment::of(&[])).unwrap();
+        let client = Client::new("http://127.0.0.1:9", "key").unwrap();
+        let known =
+            Known { client, origin: Origin::Somebodys, version: Some(version.to_owned()), lost: None };
+        Server { config, known: Mutex::new(known), looking: tokio::sync::Mutex::new(()) }
+    }
+
+    #[test]
+    fn another_version_is_remarked_on() {
+        assert_eq!(server(env!("CARGO_PKG_VERSION")).remark(), None);
+        let remark = server("99.0.0").remark().unwrap();
+        assert!(remark.contains("99.0.0") && remark.contains("restart the server"), "{remark}");
+    }
+
+    #[tokio::test]
+    async fn somebodys_server_is_waited_for() {
+        let server = server("0.1.0");
+        assert!(matches!(server.renew().await, Err(Failure::Client(_))));
+        assert!(server.known().lost.is_some());
+        assert!(!Path::new("/nowhere").exists(), "none is started in its stead at once");
+    }
+
+    #[tokio::test]
+    async fn one_holds_the_lock_and_nobody_inherits_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(LOCK_FILE);
+        let first = lock(&path).await.unwrap();
+        let mut second = Box::pin(lock(&path));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        drop(first);
+        second.await.unwrap();
+    }
+
+    #[test]
+    fn a_long_log_makes_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(LOG_FILE);
+        File::create(&path).unwrap().set_len(LOG_BYTES + 1).unwrap();
+        open_log(folder.path()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        assert!(folder.path().join(OLD_LOG_FILE).exists());
+        fs::write(&path, "x".repeat(5000)).unwrap();
+        assert_eq!(tail(&path).unwrap().len() as u64, LOG_TAIL_BYTES);
+    }
 }

@@ -558,8 +558,16 @@ mod tests {
 
     #[test]
     fn help_reads_well() {
-        for path in [&[][..], &["serve"], &["run"], &["logs"], &["agent"], &["files"], &["credential", "add"]]
-        {
+        for path in [
+            &[][..],
+            &["serve"],
+            &["run"],
+            &["logs"],
+            &["agent"],
+            &["files"],
+            &["acp"],
+            &["credential", "add"],
+        ] {
             let name = format!("help{}", path.iter().map(|word| format!("-{word}")).collect::<String>());
             insta::assert_snapshot!(name, help(path));
         }

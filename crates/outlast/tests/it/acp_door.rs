@@ -3,10 +3,7 @@
 use crate::{acp_client::*, kit::*};
 use agent_client_protocol::v1::schema;
 use serde_json::{Value, json};
-use std::{
-    path::Path,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::{os::unix::fs::PermissionsExt as _, path::Path};
 
 fn is_update(kind: &str) -> impl Fn(&Value) -> bool + '_ {
     move |update| update["sessionUpdate"] == kind
@@ -349,16 +346,18 @@ async fn bad_lines_do_not_end_the_bridge() {
     let mut stdin = child.stdin.take().unwrap();
     let mut lines = tokio::io::BufReader::new(child.stdout.take().unwrap()).lines();
     for (line, code) in [
-        ("not json", -32700),
-        (r#"{"jsonrpc":"2.0","id":1,"method":"session/fly","params":{}}"#, -32601),
+        ("not json", json!(-32700)),
+        (r#"{"jsonrpc":"2.0","id":0,"method":"session/list","params":{}}"#, json!(-32600)),
+        (r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}"#, json!(null)),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"session/fly","params":{}}"#, json!(-32601)),
         (
             r#"{"jsonrpc":"2.0","id":2,"method":"session/prompt","params":{"sessionId":"x","prompt":[]}}"#,
-            -32002,
+            json!(-32002),
         ),
-        (r#"{"jsonrpc":"2.0","id":3,"method":"session/new","params":{"cwd":7}}"#, -32602),
+        (r#"{"jsonrpc":"2.0","id":3,"method":"session/new","params":{"cwd":7}}"#, json!(-32602)),
         (
             r#"{"jsonrpc":"2.0","id":4,"method":"session/new","params":{"cwd":"relative","mcpServers":[]}}"#,
-            -32602,
+            json!(-32602),
         ),
     ] {
         stdin.write_all(format!("{line}\n").as_bytes()).await.unwrap();
@@ -404,6 +403,8 @@ async fn two_bridges_at_once_start_one_server() {
 async fn a_killed_background_server_is_started_again() {
     let folder = Folder::new();
     let mut editor = Editor::open_with(&folder.data(), &[], BACKGROUND).await;
+    let mode = std::fs::metadata(folder.data()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
     let session = editor.session(&folder.data()).await;
     let script: String = (0..20).map(|step| format!("echo {step}.\nsleep 100\n")).collect();
     let prompt = editor.begin(&session, &script);
@@ -441,12 +442,10 @@ async fn an_idle_background_server_ends_by_itself() {
     assert_eq!(editor.prompt(&session, "sleep 2500").await.unwrap(), schema::StopReason::EndTurn);
     assert_eq!(folder.pid(), pid);
     editor.close().await;
-    let gone = AtomicBool::new(false);
     tokio::time::timeout(testkit::limits::STOP, async {
         while alive(pid) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
-        gone.store(true, Ordering::Relaxed);
     })
     .await
     .unwrap();

@@ -67,8 +67,13 @@ impl Drop for Task {
 
 /// What must reach the server in the editor's order.
 enum Errand {
-    Prompt { message: Box<SendMessage>, responder: Responder<schema::PromptResponse> },
+    Prompt(Box<Prompt>),
     Cancel,
+}
+
+struct Prompt {
+    message: SendMessage,
+    responder: Responder<schema::PromptResponse>,
 }
 
 impl Bridge {
@@ -225,18 +230,20 @@ impl Bridge {
                 max_turns: None,
                 max_budget_usd: None,
             };
-            Ok((self.errands(id)?, Box::new(message)))
+            Ok((self.errands(id)?, message))
         });
         let (errands, message) = match message {
             Ok(message) => message,
             Err(error) => return responder.respond_with_error(error),
         };
-        match errands.try_send(Errand::Prompt { message, responder }) {
+        match errands.try_send(Errand::Prompt(Box::new(Prompt { message, responder }))) {
             Ok(()) => Ok(()),
             Err(
-                mpsc::error::TrySendError::Full(Errand::Prompt { responder, .. })
-                | mpsc::error::TrySendError::Closed(Errand::Prompt { responder, .. }),
-            ) => responder.respond_with_error(failed("too many prompts are waiting; wait for an answer")),
+                mpsc::error::TrySendError::Full(Errand::Prompt(prompt))
+                | mpsc::error::TrySendError::Closed(Errand::Prompt(prompt)),
+            ) => prompt
+                .responder
+                .respond_with_error(failed("too many prompts are waiting; wait for an answer")),
             Err(_) => Ok(()),
         }
     }
@@ -343,13 +350,18 @@ async fn run_errands(
 ) {
     while let Some(errand) = errands.recv().await {
         match errand {
-            Errand::Prompt { message, responder } => {
+            Errand::Prompt(prompt) => {
+                let Prompt { message, responder } = *prompt;
                 let name = message.id.clone().unwrap_or_default();
-                if asks.send(Ask::Prompt { id: name.clone(), responder }).await.is_err() {
-                    return;
+                let announced = asks.send(Ask::Prompt { id: name.clone(), responder }).await;
+                if let Err(mpsc::error::SendError(ask)) = announced {
+                    if let Ask::Prompt { responder, .. } = ask {
+                        let _ = responder.respond_with_error(lost());
+                    }
+                    continue;
                 }
                 let sent = server.call(|client| {
-                    let message = (*message).clone();
+                    let message = message.clone();
                     async move { client.send(id, message).await }
                 });
                 if let Err(error) = sent.await {

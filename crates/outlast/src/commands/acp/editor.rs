@@ -13,6 +13,21 @@ use std::{io::Write as _, sync::Arc};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gone;
 
+/// An update, and how large it is, about.
+#[derive(Debug)]
+pub(super) struct Update {
+    pub(super) value: Value,
+    pub(super) bytes: usize,
+}
+
+/// One of our own: small, or as large as a prompt.
+impl From<Value> for Update {
+    fn from(value: Value) -> Self {
+        let bytes = value.to_string().len();
+        Self { value, bytes }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Editor {
     connection: ConnectionTo<Client>,
@@ -25,9 +40,10 @@ impl Editor {
     }
 
     /// Sends a `session/update` as the agent wrote it; waits while the editor is behind.
-    pub(super) async fn update(&self, session: SessionId, update: &Value) -> Result<(), Gone> {
-        let params = json!({"sessionId": session, "update": update});
-        let bytes = params.to_string().len();
+    pub(super) async fn update(&self, session: SessionId, update: Update) -> Result<(), Gone> {
+        let Update { value, bytes } = update;
+        let mut params = json!({"sessionId": session});
+        params["update"] = value;
         let message = UntypedMessage::new("session/update", params).map_err(|_| Gone)?;
         let send = || self.connection.send_notification(message);
         self.outbox.queue(bytes, send).await.map_err(|_| Gone)

@@ -7,7 +7,7 @@
 //! A server that goes away is waited for and looked for; the stream goes on after the last event seen.
 
 use super::{
-    editor::{Editor, Gone},
+    editor::{Editor, Gone, Update},
     settings::Settings,
     shape,
 };
@@ -233,7 +233,7 @@ impl Follower {
                 let blocks = self.unseen.remove(&started.turn).unwrap_or_default();
                 for block in blocks.iter().filter(|_| shown) {
                     let chunk = json!({"sessionUpdate": "user_message_chunk", "content": block});
-                    self.editor.update(self.id, &chunk).await?;
+                    self.editor.update(self.id, chunk.into()).await?;
                 }
             }
             Body::TurnEnded(ended) => {
@@ -267,7 +267,7 @@ impl Follower {
             }
             Body::SessionRenamed(renamed) if shown => {
                 let info = json!({"sessionUpdate": "session_info_update", "title": renamed.name});
-                self.editor.update(self.id, &info).await?;
+                self.editor.update(self.id, info.into()).await?;
             }
             Body::SessionCreated(_)
             | Body::SessionStatusChanged(_)
@@ -286,7 +286,8 @@ impl Follower {
         let Ok(value) = update.update.read::<Value>() else { return Ok(()) };
         self.settings.hear(&value);
         if shown {
-            self.editor.update(self.id, &value).await?;
+            let bytes = update.update.as_str().len();
+            self.editor.update(self.id, Update { value, bytes }).await?;
         }
         Ok(())
     }
@@ -298,7 +299,7 @@ impl Follower {
             if let Some(note) = self.note.take() {
                 let content = json!({"type": "text", "text": note});
                 let chunk = json!({"sessionUpdate": "agent_message_chunk", "content": content});
-                self.editor.update(self.id, &chunk).await?;
+                self.editor.update(self.id, chunk.into()).await?;
             }
         }
         // The editor shows what it sent itself; in a history it shows what it is told.
@@ -312,7 +313,7 @@ impl Follower {
     async fn tell_settings(&mut self, seq: Seq, before: &Settings) -> Result<(), End> {
         if !self.is_history(seq) {
             for change in self.settings.changes(before) {
-                self.editor.update(self.id, &change).await?;
+                self.editor.update(self.id, change.into()).await?;
             }
         }
         Ok(())
