@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_holds_the_lock_and_nobody_inherits_it() {
+    async fn one_holds_the_lock_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(LOCK_FILE);
         let first = lock(&path).await.unwrap();
