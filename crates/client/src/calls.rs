@@ -5,8 +5,8 @@ use crate::{Client, Error, Target};
 use bytes::Bytes;
 use protocol::{
     Agent, AgentName, AnswerPermission, ApiKey, Configure, CreateCredential, CreateKey, CreateSession,
-    CreatedKey, Credential, CredentialId, DeployAgent, Event, Health, KeyId, ListSessions, Message, Seq,
-    Session,
+    CreatedKey, Credential, CredentialId, DeployAgent, Event, ForkSession, Health, KeyId, ListSessions,
+    Message, Seq, Session,
 };
 use reqwest::{Body, Method, header::CONTENT_TYPE};
 use serde::{Deserialize, Serialize};
@@ -106,6 +106,12 @@ impl Client {
     /// Stops its processes; the session is paused.
     pub async fn stop(&self, session: impl Into<Target>) -> Result<Session, Error> {
         self.turn_to(session.into(), "stop").await
+    }
+
+    /// A new session with the events up to a point.
+    pub async fn fork(&self, session: impl Into<Target>, request: &ForkSession) -> Result<Session, Error> {
+        let path = format!("/api/sessions/{}/fork", session.into());
+        self.post(&path, request).await.map(|reply: OneSession| reply.session)
     }
 
     /// Cancels the running turn; nothing to cancel is not an error.

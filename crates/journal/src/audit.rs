@@ -5,7 +5,7 @@
 use crate::{
     OpenError, blobs,
     chain::{self, Envelope, Hash, Tombstone},
-    store::sqlite::schema,
+    store::sqlite::{read, schema},
 };
 use protocol::{Seq, SessionId, Tenant};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
@@ -147,12 +147,14 @@ struct Chain {
     base_hash: Vec<u8>,
     head_seq: i64,
     head_hash: Vec<u8>,
+    /// The parent and the last event of it that is shared.
+    fork: Option<(SessionId, i64)>,
     /// The last event there is, whatever the row says.
     last_seq: Option<i64>,
 }
 
 const CHAIN: &str = "SELECT s.no, s.id, t.name, s.first_seq, s.base_hash, s.head_seq, s.head_hash,
-    (SELECT max(seq) FROM events e WHERE e.session_no = s.no)
+    (SELECT max(seq) FROM events e WHERE e.session_no = s.no), s.parent, s.parent_seq
     FROM sessions s JOIN tenants t ON t.no = s.tenant_no";
 
 fn chain_row(row: &Row<'_>) -> rusqlite::Result<Chain> {
@@ -165,6 +167,10 @@ fn chain_row(row: &Row<'_>) -> rusqlite::Result<Chain> {
         head_seq: row.get(5)?,
         head_hash: row.get(6)?,
         last_seq: row.get(7)?,
+        fork: row
+            .get::<_, Option<[u8; 16]>>(8)?
+            .map(|parent| SessionId::from_uuid(Uuid::from_bytes(parent)))
+            .zip(row.get(9)?),
     })
 }
 
@@ -255,8 +261,18 @@ impl Auditor<'_> {
         let mut previous: Hash =
             chain.base_hash.as_slice().try_into().map_err(|_| at(chain.first_seq, Flaw::Origin))?;
         let tenant = Tenant::new(chain.tenant.clone()).map_err(|_| (None, Flaw::Origin))?;
-        if chain.first_seq == 1 && previous != chain::genesis(&tenant, chain.id) {
-            return Err(at(1, Flaw::Origin));
+        let origin = match chain.fork {
+            None if chain.first_seq == 1 => Some(chain::genesis(&tenant, chain.id)),
+            Some((parent, seq)) if chain.first_seq == seq + 1 => {
+                let mark = read::mark(&self.db, parent, u64::try_from(seq).unwrap_or(0));
+                let (hash, _) = mark.ok().flatten().ok_or_else(|| at(seq, Flaw::Origin))?;
+                Some(chain::fork_genesis(&tenant, chain.id, &hash))
+            }
+            // Its front was cut.
+            None | Some(_) => None,
+        };
+        if origin.is_some_and(|origin| origin != previous) {
+            return Err(at(chain.first_seq, Flaw::Origin));
         }
         let mut seen = Seen::default();
         let mut next = chain.first_seq;

@@ -11,6 +11,7 @@ pub(crate) type Hash = [u8; 32];
 pub(crate) type Salt = [u8; 16];
 
 const GENESIS: &[u8; 16] = b"outlast/genesis1";
+const FORK_GENESIS: &[u8; 16] = b"outlast/forked/1";
 const TENANT_GENESIS: &[u8; 16] = b"outlast/tenant/1";
 const EVENT: &[u8; 16] = b"outlast/event/01";
 const BODY: &[u8; 16] = b"outlast/body/001";
@@ -27,6 +28,16 @@ pub(crate) fn genesis(tenant: &Tenant, session: SessionId) -> Hash {
     hasher.update(GENESIS);
     put(&mut hasher, tenant.as_str().as_bytes());
     put(&mut hasher, session.uuid().as_bytes());
+    *hasher.finalize().as_bytes()
+}
+
+/// What stands before a fork's first own event. It binds the chain to the parent's, up to where they part.
+pub(crate) fn fork_genesis(tenant: &Tenant, session: SessionId, parent: &Hash) -> Hash {
+    let mut hasher = Hasher::new();
+    hasher.update(FORK_GENESIS);
+    put(&mut hasher, tenant.as_str().as_bytes());
+    put(&mut hasher, session.uuid().as_bytes());
+    hasher.update(parent);
     *hasher.finalize().as_bytes()
 }
 

@@ -20,7 +20,9 @@ use crate::{
         sqlite::{FIRST_EPOCH, SqliteReader, SqliteStore},
     },
 };
-use protocol::{AgentName, CredentialId, KeyId, Seq, SessionId, SessionRef, Tenant, limits::PAGE_EVENTS};
+use protocol::{
+    AgentName, CredentialId, ForkPoint, KeyId, Seq, SessionId, SessionRef, Tenant, limits::PAGE_EVENTS,
+};
 use std::{
     fs::{File, TryLockError},
     io,
@@ -287,6 +289,22 @@ impl Journal {
         let head = Head { seq: 0, hash: chain::genesis(&row.tenant, row.id), at: row.created_at };
         let lane = Lane::new(row.id, row.tenant.clone(), FIRST_EPOCH, 0, 0);
         Writer::new(lane, head, Some(row), self.core.desk.lanes.clone(), self.core.pool.clone())
+    }
+
+    /// The same for a fork: its events go on after the parent's, which must be there.
+    pub async fn begin_fork(&self, row: NewSession, from: ForkPoint) -> Result<Writer, ReadError> {
+        let mark = self.core.readers.run(move |reader| reader.mark(from.session, from.seq)).await?;
+        let (parent, at) = mark.ok_or(ReadError::NotFound)?;
+        let hash = chain::fork_genesis(&row.tenant, row.id, &parent);
+        let head = Head { seq: from.seq, hash, at };
+        let lane = Lane::new(row.id, row.tenant.clone(), FIRST_EPOCH, 0, from.seq);
+        let row = NewSession { forked_from: Some(from), ..row };
+        Ok(Writer::new(lane, head, Some(row), self.core.desk.lanes.clone(), self.core.pool.clone()))
+    }
+
+    /// Was any session forked from this one? Its events are theirs too.
+    pub async fn has_forks(&self, session: SessionId) -> Result<bool, ReadError> {
+        self.core.readers.run(move |reader| reader.has_forks(session)).await
     }
 
     /// Takes a stored session's lease: bumps its epoch (durably) so that every older writer is fenced off.

@@ -130,7 +130,7 @@ async fn a_folder_of_the_first_schema_is_read_copied_and_upgraded() {
     let session = writer.session();
     journal.close().await;
     let db = rusqlite::Connection::open(store.database()).unwrap();
-    db.execute_batch("DROP INDEX sessions_sandbox; DROP TABLE sandboxes; PRAGMA user_version = 1").unwrap();
+    db.execute_batch("DROP INDEX sessions_sandbox; DROP INDEX sessions_parent; DROP TABLE sandboxes; PRAGMA user_version = 1").unwrap();
     drop(db);
     assert!(store.verify().is_whole());
     assert!(snapshots_in(store.path()).unwrap().is_empty());

@@ -58,6 +58,7 @@ suites!([
     turns_are_found_by_client_id_and_while_open,
     usage_counts_what_is_there,
     followers_replay_and_tail,
+    forks_share_their_parents_events,
     followers_of_nothing_are_told,
     removal_takes_everything_and_wakes_followers,
     a_cut_front_expires_cursors,
@@ -692,4 +693,67 @@ async fn many_writers_at_once_lose_nothing(home: &dyn Home) {
         let session = task.await.unwrap();
         assert_eq!(read_all(&journal, session).await, numbers(1..=EVENTS));
     }
+}
+
+async fn forks_share_their_parents_events(home: &impl Home) {
+    let journal = home.open();
+    let parent = session_with(&journal, 5).await;
+    let fork = |from: &Writer, seq| {
+        let (journal, session) = (journal.clone(), from.session());
+        async move {
+            let from = ForkPoint { session, seq };
+            let mut writer = journal.begin_fork(new_session(), from).await.unwrap();
+            assert_eq!(writer.last_seq(), seq);
+            writer.append(append(vec![note("own"), note("own too")])).unwrap();
+            assert!(matches!(settled(&writer).await, Durable::Upto(_)));
+            writer
+        }
+    };
+    let child = fork(&parent, 3).await;
+    let grandchild = fork(&child, 4).await;
+    let early = fork(&child, 2).await;
+    let texts = |session: SessionId| {
+        let journal = journal.clone();
+        async move {
+            let (mut all, mut after) = (vec![], 0);
+            loop {
+                let page = journal.read(session, after, 2).await.unwrap();
+                if page.events.is_empty() {
+                    assert_eq!(page.last_seq, after);
+                    return all;
+                }
+                for event in page.events {
+                    after += 1;
+                    assert_eq!(event.seq, after);
+                    match event.decode().unwrap() {
+                        Body::Notice(notice) => all.push(notice.text),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+        }
+    };
+    assert_eq!(texts(child.session()).await, ["1", "2", "3", "own", "own too"]);
+    assert_eq!(texts(grandchild.session()).await, ["1", "2", "3", "own", "own", "own too"]);
+    assert_eq!(texts(early.session()).await, ["1", "2", "own", "own too"]);
+    assert_eq!(texts(parent.session()).await.len(), 5, "nobody writes into the parent");
+    let inherited = journal.event(grandchild.session(), 2).await.unwrap().unwrap();
+    assert_eq!(inherited.seq, 2);
+    assert_eq!(journal.session(child.session()).await.unwrap().unwrap().first_seq, 1);
+    assert!(journal.has_forks(parent.session()).await.unwrap());
+    assert!(!journal.has_forks(grandchild.session()).await.unwrap());
+    let mut follower = journal.follow(grandchild.session(), 1);
+    let mut seen = 1;
+    while seen < 6 {
+        let batch = follower.next().await.unwrap();
+        seen = batch.events.last().unwrap().seq;
+    }
+    let gone = ForkPoint { session: SessionId::new(), seq: 1 };
+    assert!(matches!(journal.begin_fork(new_session(), gone).await, Err(ReadError::NotFound)));
+    let ids = (parent.session(), child.session());
+    drop((parent, child, grandchild, early));
+    journal.close().await;
+    let again = home.open();
+    let row = again.session(ids.1).await.unwrap().unwrap();
+    assert_eq!(row.fixed.forked_from, Some(ForkPoint { session: ids.0, seq: 3 }));
 }

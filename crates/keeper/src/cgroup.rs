@@ -28,6 +28,11 @@ use std::{
 const HOME: &str = "outlast";
 /// The leaf that a server moves itself to, so that the group above can give its controllers to sandboxes.
 pub const SERVER_LEAF: &str = "outlast-server";
+/// The systemd service whose group is for sandboxes, where there is one. They cannot get their limits within the
+/// server's own: systemd does not start a service again in a group that hands controllers to processes still running.
+pub const SANDBOXES_UNIT: &str = "outlast-sandboxes.service";
+/// What systemd names the groups of services.
+const SERVICE: &str = ".service";
 /// How often the members of a version 1 group are killed again before it is left to die in its own time.
 const KILL_ROUNDS: usize = 64;
 /// How long, and how often, the remains of an earlier keeper are waited for.
@@ -159,7 +164,7 @@ impl Cgroups {
             }
             Err(error) => self.missing.push(format!(
                 "the limit \"{controller}\" is not in force: {error}; run the server as root, or as a systemd \
-                 service with Delegate=yes"
+                 service with {SANDBOXES_UNIT} beside it"
             )),
         }
     }
@@ -416,11 +421,7 @@ impl Machine {
 
 /// The group that holds all sandboxes, with the controllers handed down as far as they can be.
 fn v2_home(own: &Path) -> io::Result<PathBuf> {
-    // A server that settled in a leaf leaves the group above to its sandboxes.
-    let above = match (own.file_name(), own.parent()) {
-        (Some(name), Some(parent)) if name == SERVER_LEAF => parent,
-        _ => own,
-    };
+    let above = &above(own);
     let home = above.join(HOME);
     match fs::create_dir(&home) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -441,13 +442,40 @@ fn v2_home(own: &Path) -> io::Result<PathBuf> {
     Ok(home)
 }
 
+/// The group that sandboxes' groups are made below.
+fn above(own: &Path) -> PathBuf {
+    // One that belongs to somebody else would be theirs to kill and to unbind.
+    let ours = |path: &PathBuf| {
+        rustix::fs::stat(path).is_ok_and(|stat| {
+            rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir()
+                && stat.st_uid == rustix::process::geteuid().as_raw()
+        })
+    };
+    if let Some(unit) = own.ancestors().skip(1).map(|group| group.join(SANDBOXES_UNIT)).find(ours) {
+        return unit;
+    }
+    // A server that settled in a leaf leaves the group above to its sandboxes.
+    match (own.file_name(), own.parent()) {
+        (Some(name), Some(parent)) if name == SERVER_LEAF => parent.to_owned(),
+        _ => own.to_owned(),
+    }
+}
+
 /// Moves this process into a leaf of its own cgroup, so that the group can hand its controllers down to sandboxes.
-/// For a server at its start, under a service manager that delegated the group; elsewhere it does nothing.
+/// For a server at its start; it does nothing but where the group is there for the server alone, as in a container.
 pub fn settle() -> io::Result<()> {
-    let Some(own) = Machine::look()?.v2 else { return Ok(()) };
-    let delegated =
-        own.join("cgroup.type").exists() && own.file_name().is_some_and(|name| name != SERVER_LEAF);
-    if !delegated {
+    match Machine::look()?.v2 {
+        Some(own) => settle_in(&own, std::process::id()),
+        None => Ok(()),
+    }
+}
+
+fn settle_in(own: &Path, pid: u32) -> io::Result<()> {
+    let name = own.file_name().unwrap_or_default().to_string_lossy();
+    // The machine's first group has no type, and needs no leaf.
+    let fixed = !own.join("cgroup.type").exists() || name == SERVER_LEAF || name.ends_with(SERVICE);
+    let alone = fs::read_to_string(own.join("cgroup.procs"))?.trim() == pid.to_string();
+    if fixed || !alone {
         return Ok(());
     }
     let leaf = own.join(SERVER_LEAF);
@@ -455,7 +483,7 @@ pub fn settle() -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    fs::write(leaf.join("cgroup.procs"), "0")
+    fs::write(leaf.join("cgroup.procs"), pid.to_string())
 }
 
 #[cfg(test)]
@@ -532,5 +560,70 @@ mod tests {
             "a group that was killed is not used again"
         );
         assert!(removed(&path));
+    }
+
+    #[test]
+    fn sandboxes_go_where_their_unit_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let slice = dir.path().join("system.slice");
+        let server = slice.join("outlast.service");
+        fs::create_dir_all(server.join(SERVER_LEAF)).unwrap();
+        assert_eq!(above(&server), server);
+        assert_eq!(above(&server.join(SERVER_LEAF)), server);
+        let unit = slice.join(SANDBOXES_UNIT);
+        fs::write(&unit, "no folder").unwrap();
+        assert_eq!(above(&server), server);
+        fs::remove_file(&unit).unwrap();
+        fs::create_dir(&unit).unwrap();
+        assert_eq!(above(&server), unit);
+        assert_eq!(above(&server.join(SERVER_LEAF)), unit);
+    }
+
+    #[test]
+    fn the_units_agree_with_the_names_here() {
+        let server = include_str!("../../../packaging/outlast.service");
+        assert!(server.contains(&format!("\nWants=network-online.target {SANDBOXES_UNIT}\n")));
+        let user = include_str!("../../../packaging/user/outlast.service");
+        assert!(user.contains(&format!("\nWants={SANDBOXES_UNIT}\n")));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a process to move")]
+    fn a_server_settles_where_it_is_alone() {
+        let Some(own) = Machine::look().unwrap().v2 else { return };
+        let start = || std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        for (name, company, moves) in
+            [("alone", false, true), ("a.service", false, false), ("full", true, false)]
+        {
+            let group = own.join(format!("settle-{}-{name}", std::process::id()));
+            // Whoever may not make groups has nothing to settle.
+            if fs::create_dir(&group).is_err() {
+                return;
+            }
+            let mut children = vec![start()];
+            if company {
+                children.push(start());
+            }
+            for child in &children {
+                fs::write(group.join("cgroup.procs"), child.id().to_string()).unwrap();
+            }
+            let pid = children[0].id();
+            settle_in(&group, pid).unwrap();
+            let leaf = group.join(SERVER_LEAF);
+            assert_eq!(
+                members(&leaf),
+                if moves { vec![Pid::from_child(&children[0])] } else { vec![] },
+                "{name}"
+            );
+            // Again, from where it is now.
+            settle_in(if moves { &leaf } else { &group }, pid).unwrap();
+            for child in &mut children {
+                child.kill().unwrap();
+                child.wait().unwrap();
+            }
+            while !removed(&group) {
+                std::thread::yield_now();
+            }
+        }
     }
 }

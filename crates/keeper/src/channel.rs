@@ -29,6 +29,8 @@ pub(crate) struct Output {
     feed: Option<Feed>,
     /// Whether the pipe is being watched.
     pub(crate) watched: bool,
+    /// Where the stream ends, though its pipe may go on.
+    cut: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +50,7 @@ pub(crate) enum Due {
 impl Output {
     pub(crate) fn new(fd: u32, pipe: OwnedFd) -> Self {
         let spool = Spool::new(OUTPUT_BYTES);
-        Self { fd, pipe: Some(pipe), spool, held: Vec::new(), feed: None, watched: false }
+        Self { fd, pipe: Some(pipe), spool, held: Vec::new(), feed: None, watched: false, cut: None }
     }
 
     pub(crate) fn state(&self) -> OutputState {
@@ -71,7 +73,9 @@ impl Output {
 
     /// Reads once, into the spool.
     pub(crate) fn fill(&mut self, folder: BorrowedFd<'_>, scratch: &mut [u8]) {
-        let length = scratch.len().min(self.spool.room());
+        let before_cut = self.cut.map_or(u64::MAX, |cut| cut.saturating_sub(self.spool.end()));
+        let length =
+            scratch.len().min(self.spool.room()).min(usize::try_from(before_cut).unwrap_or(usize::MAX));
         let (Some(pipe), true) = (&self.pipe, self.held.is_empty() && length > 0) else { return };
         match rustix::io::read(pipe, &mut scratch[..length]) {
             Ok(0) => self.pipe = None,
@@ -82,6 +86,34 @@ impl Output {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.pipe = None,
         }
+    }
+
+    /// Ends the stream behind what is in its pipe now, and says where that is. Whoever writes later is not heard.
+    pub(crate) fn cut(&mut self) -> u64 {
+        let there = self.pipe.as_ref().and_then(|pipe| rustix::io::ioctl_fionread(pipe).ok()).unwrap_or(0);
+        let end = self.spool.end() + self.held.len() as u64 + there;
+        self.cut = Some(end);
+        end
+    }
+
+    pub(crate) fn behind_cut(&self) -> bool {
+        self.cut.is_some_and(|cut| self.spool.end() + (self.held.len() as u64) < cut)
+    }
+
+    /// The pipe of a stream that was cut, once everything before the cut is read.
+    pub(crate) fn take_late(&mut self) -> Option<OwnedFd> {
+        let read = self.spool.end() + self.held.len() as u64;
+        if self.cut.is_some_and(|cut| read >= cut) { self.pipe.take() } else { None }
+    }
+
+    /// Whether anybody ever opened the other side of a queue.
+    pub(crate) fn was_opened(&self) -> bool {
+        let Some(pipe) = &self.pipe else { return true };
+        let mut polled = [rustix::event::PollFd::new(pipe, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.spool.end() > 0
+            || !self.held.is_empty()
+            || rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
     /// Tries again to write what the disk did not take.

@@ -4,6 +4,7 @@
 //! keeper without a server goes on for as long as it was told to, and then ends its processes and itself.
 
 mod requests;
+mod shells;
 
 use crate::{
     cgroup::{Cgroups, Group},
@@ -142,6 +143,9 @@ impl Keeper {
             Token::Status(slot) => self.status(slot),
             Token::Output(slot, fd) => self.output(slot, fd),
             Token::Input(slot, fd) => self.input_ready(slot, fd, flags),
+            Token::Shell(slot) => self.shell_took(slot),
+            Token::Saved(slot) => self.shell_saved(slot),
+            Token::Late(slot, number) => self.late(slot, number),
             Token::Egress => {
                 if let Some(egress) = &mut self.parts.egress {
                     egress.accept(&self.poller);
@@ -349,6 +353,12 @@ impl Keeper {
         let failed = failed.or_else(|| (!*born).then_some((wire::SpawnFailure::Setup, libc::EIO)));
         let (exit, id) = (exit.take(), process.id);
         if let Some((failure, errno)) = failed {
+            if self.processes[at].shell.as_ref().is_some_and(|shell| shell.command() > 0) {
+                // Another try may be made, among the same processes.
+                let exit = wire::Exit { code: None, signal: None };
+                self.processes[at].stage = Stage::Ended { exit };
+                return self.tell(&Notice::SpawnFailed { tag, process: id, failure, errno });
+            }
             let process = self.processes.swap_remove(at);
             process.kill();
             self.graves.push(process.group);
@@ -360,6 +370,7 @@ impl Keeper {
             process.exited(exit, Instant::now());
         }
         self.tell(&Notice::Spawned { tag, process: id, pid });
+        self.shell_runs(at);
     }
 
     fn output(&mut self, slot: u32, fd: u32) {
@@ -399,6 +410,8 @@ impl Keeper {
             if process.outputs.iter().any(crate::channel::Output::stuck) {
                 at(now + LATER);
             }
+            process.late.iter().filter_map(|late| late.rest).for_each(&mut at);
+            process.shell.iter().filter_map(|shell| shell.deadline()).for_each(&mut at);
         }
         if !self.graves.is_empty() {
             at(now + LATER);
@@ -421,12 +434,16 @@ impl Keeper {
                 output.settle(self.parts.folder.as_fd());
             }
             if let Some(exit) = process.drained(now) {
-                notices.push(Notice::Exited { process: process.id, exit });
+                match shells::died(process, &exit, now) {
+                    Some(ended) => notices.extend(ended),
+                    None => notices.push(Notice::Exited { process: process.id, exit }),
+                }
             }
             if process.frost == Frost::Freezing && process.group.frozen() {
                 process.frost = Frost::Frozen;
             }
         }
+        self.shells_tick(now);
         self.finish_freezes(now, &mut notices);
         if let Some(egress) = &mut self.parts.egress {
             egress.tick(now);

@@ -16,6 +16,7 @@ use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     fs::{Access, AtFlags, CWD, FileType, Mode, OFlags},
     io::Errno,
+    net::{AddressFamily, Shutdown, SocketFlags, SocketType},
     pipe::PipeFlags,
     process::{Gid, Pid, Resource, Rlimit, Signal, Uid},
 };
@@ -38,6 +39,14 @@ pub(crate) struct Launched {
     pub(crate) status: OwnedFd,
     /// The keeper's ends of the channels.
     pub(crate) ends: Vec<(u32, Flow, OwnedFd)>,
+}
+
+impl Launched {
+    /// The keeper's end of the process's line, if it has one.
+    pub(crate) fn take_line(&mut self) -> Option<OwnedFd> {
+        let at = self.ends.iter().position(|(_, flow, _)| *flow == Flow::Line)?;
+        Some(self.ends.swap_remove(at).2)
+    }
 }
 
 /// What the status pipe said.
@@ -200,6 +209,19 @@ fn channels(wanted: &[Channel]) -> Result<Ends, Unfit> {
                 let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
                 let (our, their) = if channel.flow == Flow::In { (write, read) } else { (read, write) };
                 rustix::io::ioctl_fionbio(&our, true)?;
+                ours.push((channel.fd, channel.flow, our));
+                theirs.push((number, their));
+            }
+            Flow::Line => {
+                let (our, their) = rustix::net::socketpair(
+                    AddressFamily::UNIX,
+                    SocketType::STREAM,
+                    SocketFlags::CLOEXEC,
+                    None,
+                )?;
+                rustix::io::ioctl_fionbio(&our, true)?;
+                // Nothing comes back by it.
+                rustix::net::shutdown(&our, Shutdown::Read)?;
                 ours.push((channel.fd, channel.flow, our));
                 theirs.push((number, their));
             }

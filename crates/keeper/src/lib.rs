@@ -18,6 +18,7 @@ mod line;
 mod poller;
 mod process;
 mod sandbox;
+mod shell;
 mod spool;
 mod start;
 mod sys;

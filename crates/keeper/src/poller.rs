@@ -24,6 +24,12 @@ pub(crate) enum Token {
     Status(u32),
     Output(u32, u32),
     Input(u32, u32),
+    /// A shell has read from its line.
+    Shell(u32),
+    /// What a shell saves.
+    Saved(u32),
+    /// A stream whose command has ended.
+    Late(u32, u32),
     Egress,
     /// A proxied connection: its side towards the sandbox, towards the world, or its resolver.
     Relay(u32, Side),
@@ -48,6 +54,9 @@ impl Token {
             Self::Output(slot, fd) => pack(6, slot, fd),
             Self::Input(slot, fd) => pack(7, slot, fd),
             Self::Egress => pack(8, 0, 0),
+            Self::Shell(slot) => pack(10, slot, 0),
+            Self::Saved(slot) => pack(11, slot, 0),
+            Self::Late(slot, number) => pack(12, slot, number),
             Self::Relay(id, Side::Inner) => pack(9, id, 1),
             Self::Relay(id, Side::Outer) => pack(9, id, 2),
             Self::Relay(id, Side::Resolver) => pack(9, id, 3),
@@ -66,6 +75,9 @@ impl Token {
             (6, _) => Self::Output(id, fd),
             (7, _) => Self::Input(id, fd),
             (8, _) => Self::Egress,
+            (10, _) => Self::Shell(id),
+            (11, _) => Self::Saved(id),
+            (12, _) => Self::Late(id, fd),
             (9, 1) => Self::Relay(id, Side::Inner),
             (9, 2) => Self::Relay(id, Side::Outer),
             (9, 3) => Self::Relay(id, Side::Resolver),
@@ -76,6 +88,8 @@ impl Token {
 
 pub(crate) const READ: EventFlags = EventFlags::IN;
 pub(crate) const WRITE: EventFlags = EventFlags::OUT;
+/// Each time that the other side reads.
+pub(crate) const TAKEN: EventFlags = EventFlags::OUT.union(EventFlags::ET);
 /// Only that the other side is gone, which is always told.
 pub(crate) const NOTHING: EventFlags = EventFlags::empty();
 
@@ -136,6 +150,10 @@ mod tests {
             Token::Status(1),
             Token::Output(u32::MAX, 15),
             Token::Input(0, 63),
+            Token::Shell(3),
+            Token::Saved(u32::MAX),
+            Token::Late(4, u16::MAX as u32),
+            Token::Output(5, u16::MAX as u32),
             Token::Relay(9, Side::Inner),
             Token::Relay(9, Side::Outer),
             Token::Relay(u32::MAX, Side::Resolver),

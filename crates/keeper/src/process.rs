@@ -4,6 +4,7 @@ use crate::{
     cgroup::Group,
     channel::{Input, Output},
     launch::Launched,
+    shell::Shell,
     tree::{self, Of},
     wire::{Exit, Flow, Life, ProcessState, Reach},
 };
@@ -28,6 +29,18 @@ pub(crate) struct Process {
     pub(crate) frost: Frost,
     pub(crate) inputs: Vec<Input>,
     pub(crate) outputs: Vec<Output>,
+    pub(crate) shell: Option<Box<Shell>>,
+    /// Streams of commands that have ended, which others still write to.
+    pub(crate) late: Vec<Late>,
+}
+
+/// What comes by it is read, so that nobody is held up or killed by a full pipe, and dropped.
+#[derive(Debug)]
+pub(crate) struct Late {
+    pub(crate) number: u32,
+    pub(crate) pipe: OwnedFd,
+    /// Not read before then: a flood that nobody wants may not keep a processor busy.
+    pub(crate) rest: Option<Instant>,
 }
 
 /// ```text
@@ -69,11 +82,23 @@ impl Process {
             match flow {
                 Flow::In => inputs.push(Input::new(fd, end)),
                 Flow::Out => outputs.push(Output::new(fd, end)),
-                Flow::Null => {}
+                // A shell's line is the shell's.
+                Flow::Null | Flow::Line => {}
             }
         }
         let stage = Stage::Starting { tag, status: launched.status, got: Vec::new(), born, exit: None };
-        Self { id, slot, pid: launched.pid, stage, group, frost: Frost::Thawed, inputs, outputs }
+        Self {
+            id,
+            slot,
+            pid: launched.pid,
+            stage,
+            group,
+            frost: Frost::Thawed,
+            inputs,
+            outputs,
+            shell: None,
+            late: Vec::new(),
+        }
     }
 
     pub(crate) fn state(&self) -> ProcessState {
@@ -129,7 +154,8 @@ impl Process {
     /// The exit, once it may be told.
     pub(crate) fn drained(&mut self, now: Instant) -> Option<Exit> {
         let Stage::Draining { exit, until } = &self.stage else { return None };
-        if now < *until && !self.outputs.iter().all(Output::ended) {
+        // A shell's streams end with its commands.
+        if self.shell.is_none() && now < *until && !self.outputs.iter().all(Output::ended) {
             return None;
         }
         let exit = exit.clone();

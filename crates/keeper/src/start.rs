@@ -133,11 +133,12 @@ fn prepare(config: Config) -> Result<Keeper, Failure> {
     // From here on nobody of the same user can look into this process or what it forks.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(failed("cannot become undumpable"))?;
-    let egress = match (&config.sandbox, sandbox.as_mut().and_then(Sandbox::take_way_out)) {
-        (Some(wanted), Some(listener)) => {
-            Some(Egress::new(listener, &wanted.network).map_err(failed("cannot set up the way out"))?)
+    let listeners = sandbox.as_mut().map(Sandbox::take_way_out).unwrap_or_default();
+    let egress = match &config.sandbox {
+        Some(wanted) => {
+            Egress::new(listeners, &wanted.network).map_err(failed("cannot set up the way out"))?
         }
-        _ => None,
+        None => None,
     };
     let token = read_token(folder.as_fd())?;
     let mut epoch = [0; 8];

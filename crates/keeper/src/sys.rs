@@ -256,3 +256,59 @@ pub(crate) fn write_to(number: c_int, bytes: &[u8]) -> Result<()> {
     // SAFETY: `bytes` lives across the call and its length is given; a number that is not open is refused.
     checked(unsafe { libc::write(number, bytes.as_ptr().cast(), bytes.len()) } as c_long).map(drop)
 }
+
+/// Copies pieces of another process's memory, each given by address and length, one after the other into `to`.
+/// All or nothing.
+pub(crate) fn read_memory(pid: Pid, pieces: &[(u64, usize)], to: &mut Vec<u8>) -> Result<()> {
+    let length: usize = pieces.iter().map(|piece| piece.1).sum();
+    to.clear();
+    to.resize(length, 0);
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: length };
+    let remote: Vec<libc::iovec> = pieces
+        .iter()
+        .map(|(address, length)| libc::iovec {
+            iov_base: ptr::without_provenance_mut(usize::try_from(*address).unwrap_or(0)),
+            iov_len: *length,
+        })
+        .collect();
+    // SAFETY: `local` names `length` writable bytes of `to`, which nobody else touches during the call. The remote
+    // addresses are numbers to this process; the kernel checks them against the other's memory.
+    let read = checked(unsafe {
+        libc::process_vm_readv(
+            pid.as_raw_nonzero().get(),
+            &raw const local,
+            1,
+            remote.as_ptr(),
+            remote.len() as libc::c_ulong,
+            0,
+        )
+    } as c_long)?;
+    if usize::try_from(read).is_ok_and(|read| read == length) { Ok(()) } else { Err(Errno::FAULT) }
+}
+
+/// Bytes that were sent on a socket and not yet read at its other end.
+pub(crate) fn unread(socket: BorrowedFd<'_>) -> Result<usize> {
+    let mut count: c_int = 0;
+    // SAFETY: the request writes one int, which lives across the call.
+    checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) }.into())?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// Does something with files as another user, for whom what is made belongs to; as itself when none is named.
+pub(crate) fn files_as<T>(user: Option<(u32, u32)>, work: impl FnOnce() -> T) -> T {
+    let Some((uid, gid)) = user else { return work() };
+    let (own_uid, own_gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    // SAFETY: each takes a number and changes only this thread's identity towards file systems. They cannot fail for
+    // root, who alone names another user; for anybody else they change nothing.
+    unsafe {
+        libc::setfsgid(gid);
+        libc::setfsuid(uid);
+    }
+    let done = work();
+    // SAFETY: as above, back to what it was.
+    unsafe {
+        libc::setfsuid(own_uid);
+        libc::setfsgid(own_gid);
+    }
+    done
+}

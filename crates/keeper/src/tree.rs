@@ -11,12 +11,59 @@ const KILL_ROUNDS: usize = 64;
 
 /// What `/proc/PID/stat` says of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Kin {
-    pid: i32,
-    parent: i32,
-    group: i32,
+pub(crate) struct Kin {
+    pub(crate) pid: i32,
+    pub(crate) parent: i32,
+    pub(crate) group: i32,
     session: i32,
     dead: bool,
+    stopped: bool,
+    /// With the pid, a name that no other process ever has.
+    started: u64,
+}
+
+impl Kin {
+    pub(crate) fn stopped(&self) -> bool {
+        self.stopped
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.pid == other.pid && self.started == other.started
+    }
+}
+
+/// What is known of one process; none for the dead.
+pub(crate) fn kin(pid: Pid) -> Option<Kin> {
+    let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    parse(&stat).filter(|kin| !kin.dead)
+}
+
+/// Of the members of a shell's tree, those that its running command started: all but the shell, those who were there
+/// before, and their descendants. An orphan whose parents are gone counts by its process group.
+pub(crate) fn own(members: &[Kin], older: &[Kin], shell: Pid) -> Vec<Kin> {
+    let shell = shell.as_raw_nonzero().get();
+    let old = |kin: &Kin| older.iter().any(|other| other.is(kin));
+    members
+        .iter()
+        .filter(|kin| kin.pid != shell)
+        .filter(|kin| {
+            let mut at = **kin;
+            for _ in 0..members.len() {
+                if old(&at) {
+                    return false;
+                }
+                if at.parent == shell {
+                    return true;
+                }
+                match members.iter().find(|other| other.pid == at.parent) {
+                    Some(parent) => at = *parent,
+                    None => break,
+                }
+            }
+            at.group == shell || !older.iter().any(|other| other.group == at.group)
+        })
+        .copied()
+        .collect()
 }
 
 /// Whose descendants are meant.
@@ -89,12 +136,17 @@ fn parse(stat: &[u8]) -> Option<Kin> {
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
     let mut number = || fields.next()?.parse().ok();
+    let (parent, group, session) = (number()?, number()?, number()?);
+    // Fields are counted from one, of which two are before the name's end and four were read.
+    let started = fields.nth(22 - 2 - 4 - 1).and_then(|field| field.parse().ok()).unwrap_or(0);
     Some(Kin {
         pid,
-        parent: number()?,
-        group: number()?,
-        session: number()?,
+        parent,
+        group,
+        session,
         dead: matches!(state, "Z" | "X"),
+        stopped: matches!(state, "T" | "t"),
+        started,
     })
 }
 
@@ -104,8 +156,12 @@ mod tests {
 
     #[test]
     fn a_name_cannot_lie() {
-        let kin = parse(b"42 (a) R 1 (x) S 7 8 9 0 rest").unwrap();
-        assert_eq!(kin, Kin { pid: 42, parent: 7, group: 8, session: 9, dead: false });
+        let stat = b"42 (a) R 1 (x) T 7 8 9 0 10 11 12 13 14 15 16 17 18 19 20 21 22 0 22222 23";
+        let kin = parse(stat).unwrap();
+        let expected =
+            Kin { pid: 42, parent: 7, group: 8, session: 9, dead: false, stopped: true, started: 22222 };
+        assert_eq!(kin, expected);
+        assert_eq!(parse(b"42 (sh) S 1 2 3").map(|kin| kin.started), Some(0));
         assert_eq!(parse(b"42 (sh"), None);
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b")42("), None);
@@ -113,7 +169,15 @@ mod tests {
 
     #[test]
     fn descendants_groups_and_sessions_are_found() {
-        let kin = |pid, parent, group, session| Kin { pid, parent, group, session, dead: false };
+        let kin = |pid, parent, group, session| Kin {
+            pid,
+            parent,
+            group,
+            session,
+            dead: false,
+            stopped: false,
+            started: 0,
+        };
         let all = [
             kin(1, 0, 1, 1),
             kin(10, 1, 10, 10),
@@ -134,5 +198,34 @@ mod tests {
         let mut found = select(&all, 10, 10);
         found.sort_unstable();
         assert_eq!(found, [20, 22, 23, 24, 30]);
+    }
+
+    #[test]
+    fn a_command_owns_what_it_started_and_not_what_was_there() {
+        let kin = |pid, parent, group, started| Kin {
+            pid,
+            parent,
+            group,
+            session: 20,
+            dead: false,
+            stopped: false,
+            started,
+        };
+        let older = [kin(30, 20, 20, 1), kin(40, 20, 40, 1), kin(50, 20, 20, 1)];
+        let members = [
+            kin(20, 10, 20, 0),
+            // An older job and its new child; an orphan of an older job's own group.
+            kin(30, 20, 20, 1),
+            kin(31, 30, 20, 5),
+            kin(41, 10, 40, 5),
+            // The command's child and grandchild, its orphan, and one that has an older one's number.
+            kin(60, 20, 20, 5),
+            kin(61, 60, 61, 5),
+            kin(62, 10, 20, 5),
+            kin(50, 20, 20, 6),
+        ];
+        let shell = Pid::from_raw(20).unwrap();
+        let found: Vec<i32> = own(&members, &older, shell).iter().map(|kin| kin.pid).collect();
+        assert_eq!(found, [60, 61, 62, 50]);
     }
 }

@@ -8,7 +8,9 @@
 use crate::codec::{Blob, Field, Malformed, Reader, choice, put_bytes, record, word};
 
 /// The version that this code speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+/// The first version that knows shells.
+pub const SHELLS: u16 = 2;
 /// The oldest version that a server takes up.
 pub const OLDEST: u16 = 1;
 /// One frame, without its length. A spawn with the largest environment and arguments fits.
@@ -21,6 +23,10 @@ pub const CHUNK_BYTES: usize = 64 * 1024;
 pub const CHANNELS: usize = 16;
 /// Processes of one keeper that are not forgotten yet.
 pub const PROCESSES: usize = 256;
+/// The text of one command.
+pub const COMMAND_BYTES: usize = 16 * 1024 * 1024;
+/// Processes that are named of those a command left running.
+pub const LEFT: usize = 64;
 
 pub type Token = [u8; 32];
 
@@ -53,6 +59,16 @@ choice! {
         13 => Forget { tag: u32, process: u64 },
         14 => Shutdown { tag: u32 },
         15 => SetOrphanTimeout { tag: u32, seconds: u32 },
+        /// Starts a shell, whose commands the keeper delivers and whose returns it sees for itself. Asked again once
+        /// the shell has ended, it starts another in its place, with the state that was saved and among the same
+        /// processes. `spawn` names no channels.
+        16 => StartShell { tag: u32, spawn: Spawn },
+        /// A part of one command, which is run once the last part is in. Numbers only go up; one that was taken
+        /// already is acknowledged and not run again. Its streams are read like any other, by the numbers that
+        /// [`command_stream`] gives, and end with the command, whoever still writes to them.
+        17 => RunCommand { tag: u32, process: u64, command: u64, stdin: CommandInput, part: Part, text: Blob },
+        18 => SignalCommand { tag: u32, process: u64, signal: i32, whom: Whom },
+        19 => ShellState { tag: u32, process: u64 },
     }
 }
 
@@ -78,6 +94,12 @@ choice! {
         /// Another server took the keeper up.
         14 => Replaced {},
         15 => ShuttingDown {},
+        /// A shell waits for its first command, or its next after it was started again.
+        16 => ShellReady { process: u64, cwd: Blob },
+        /// A shell came up and cannot be used; it is killed.
+        17 => ShellUnusable { process: u64, reason: Unusable },
+        18 => CommandEnded { process: u64, ended: Ended },
+        19 => ShellIs { tag: u32, process: u64, shell: ShellState },
     }
 }
 
@@ -111,6 +133,8 @@ word! {
         /// The server reads what the process writes.
         2 => Out,
         3 => Null,
+        /// A socket that the keeper itself speaks to; no server can ask for it.
+        4 => Line,
     }
 }
 
@@ -178,6 +202,126 @@ record! {
 }
 
 word! {
+    /// What a command finds on its standard input.
+    pub enum CommandInput {
+        /// Nothing, at once.
+        1 => Empty,
+        /// What is sent to [`command_stream`]'s number for it, until it is closed.
+        2 => Open,
+    }
+}
+
+word! {
+    /// Whom a signal to a running command reaches. Processes that were there before the command, and their
+    /// children, are never reached.
+    pub enum Whom {
+        /// What the command started.
+        1 => Own,
+        2 => Shell,
+        3 => Both,
+    }
+}
+
+word! {
+    /// Why the keeper cannot see what a shell does.
+    pub enum Unusable {
+        /// Not a bash, or one without the symbols that its own extensions need.
+        1 => Opaque,
+        /// The kernel lets nobody look.
+        2 => Forbidden,
+        /// It did not come to its first command in time.
+        3 => Silent,
+        /// The folder for its commands could not be made.
+        4 => NoFolder,
+    }
+}
+
+choice! {
+    /// How a command ended.
+    pub enum How {
+        1 => Returned { code: i32 },
+        /// The shell ended, or became a program that did.
+        2 => Died { exit: Exit },
+        /// The shell took the command and did not run it.
+        3 => NotRun {},
+    }
+}
+
+word! {
+    /// What a command did to its shell so that the next one could not be trusted to run. The shell must be started
+    /// again.
+    pub enum Unfit {
+        1 => NoExec,
+        2 => Restricted,
+        /// Every way to run a file is shadowed or switched off.
+        3 => Shadowed,
+        /// A trap on every command, which did not let itself be removed.
+        4 => Trapped,
+        /// It did not come back from saving its state.
+        5 => Stuck,
+        /// It could not even be given a command.
+        6 => Deaf,
+    }
+}
+
+record! {
+    /// The end of a command, kept until the next is run.
+    pub struct Ended {
+        pub command: u64,
+        pub how: How,
+        /// None when the shell died: the one that is started next knows.
+        pub cwd: Option<Blob>,
+        pub stdout: u64,
+        pub stderr: u64,
+        pub milliseconds: u64,
+        /// What it left running, the first [`LEFT`] of them.
+        pub left: Vec<Left>,
+    }
+}
+
+record! {
+    pub struct Left {
+        pub pid: u32,
+        pub name: Blob,
+    }
+}
+
+word! {
+    pub enum ShellPhase {
+        1 => Starting,
+        2 => Idle,
+        3 => Busy,
+        4 => Dead,
+    }
+}
+
+record! {
+    pub struct ShellState {
+        pub phase: ShellPhase,
+        /// As it was when the shell was last looked at.
+        pub cwd: Blob,
+        /// The last command that was taken, zero before the first.
+        pub command: u64,
+        /// The end of that command.
+        pub ended: Option<Ended>,
+        pub unfit: Option<Unfit>,
+        /// Everything that runs, but for the shell.
+        pub running: Vec<Left>,
+    }
+}
+
+/// The number under which a command's standard input (0), output (1) or error (2) is known.
+pub const fn command_stream(command: u64, fd: u32) -> u32 {
+    // Few commands are known at a time, and the numbers of a process's own channels are below.
+    FIRST_STREAM + ((command % COMMANDS) as u32) * 4 + fd
+}
+
+const FIRST_STREAM: u32 = 64;
+const COMMANDS: u64 = 8192;
+const _: () = assert!(CHANNELS < FIRST_STREAM as usize);
+const _: () = assert!(command_stream(COMMANDS - 1, 3) <= u16::MAX as u32);
+
+word! {
     pub enum Mode {
         1 => Host,
         2 => Sandbox,
@@ -233,6 +377,8 @@ word! {
         7 => Unsupported,
         8 => Failed,
         9 => Ended,
+        /// The shell must be started again first.
+        10 => Unfit,
     }
 }
 

@@ -32,6 +32,73 @@ fn spawn() -> impl Strategy<Value = Spawn> {
         })
 }
 
+fn left() -> impl Strategy<Value = Vec<Left>> {
+    vec((any::<u32>(), blob()).prop_map(|(pid, name)| Left { pid, name }), 0..3)
+}
+
+fn ended() -> impl Strategy<Value = Ended> {
+    let how = prop_oneof![
+        any::<i32>().prop_map(|code| How::Returned { code }),
+        exit().prop_map(|exit| How::Died { exit }),
+        Just(How::NotRun {}),
+    ];
+    (any::<u64>(), how, option::of(blob()), any::<u64>(), any::<u64>(), any::<u64>(), left()).prop_map(
+        |(command, how, cwd, stdout, stderr, milliseconds, left)| Ended {
+            command,
+            how,
+            cwd,
+            stdout,
+            stderr,
+            milliseconds,
+            left,
+        },
+    )
+}
+
+fn shell() -> impl Strategy<Value = ShellState> {
+    let unfit = option::of(one_of(Unfit::ALL));
+    (one_of(ShellPhase::ALL), blob(), any::<u64>(), option::of(ended()), unfit, left()).prop_map(
+        |(phase, cwd, command, ended, unfit, running)| ShellState {
+            phase,
+            cwd,
+            command,
+            ended,
+            unfit,
+            running,
+        },
+    )
+}
+
+fn shell_request() -> impl Strategy<Value = Request> {
+    let (tag, process) = (any::<u32>(), any::<u64>());
+    let parts = (one_of(CommandInput::ALL), one_of(Part::ALL), blob());
+    prop_oneof![
+        (tag, spawn()).prop_map(|(tag, spawn)| Request::StartShell { tag, spawn }),
+        (tag, process, any::<u64>(), parts).prop_map(|(tag, process, command, (stdin, part, text))| {
+            Request::RunCommand { tag, process, command, stdin, part, text }
+        }),
+        (tag, process, any::<i32>(), one_of(Whom::ALL)).prop_map(|(tag, process, signal, whom)| {
+            Request::SignalCommand { tag, process, signal, whom }
+        }),
+        (tag, process).prop_map(|(tag, process)| Request::ShellState { tag, process }),
+    ]
+}
+
+fn shell_notice() -> impl Strategy<Value = Notice> {
+    let process = any::<u64>();
+    prop_oneof![
+        (process, blob()).prop_map(|(process, cwd)| Notice::ShellReady { process, cwd }),
+        (process, one_of(Unusable::ALL))
+            .prop_map(|(process, reason)| Notice::ShellUnusable { process, reason }),
+        (process, ended()).prop_map(|(process, ended)| Notice::CommandEnded { process, ended }),
+        (any::<u32>(), process, shell()).prop_map(|(tag, process, shell)| Notice::ShellIs {
+            tag,
+            process,
+            shell
+        }),
+    ]
+}
+
 fn state() -> impl Strategy<Value = ProcessState> {
     let life = prop_oneof![
         Just(Life::Starting {}),
@@ -162,12 +229,12 @@ fn check<T: Field + PartialEq + std::fmt::Debug>(message: &T, cut: usize) -> Res
 
 proptest! {
     #[test]
-    fn requests_survive(message in request(), cut in any::<usize>()) {
+    fn requests_survive(message in prop_oneof![3 => request(), 1 => shell_request()], cut in any::<usize>()) {
         check(&message, cut)?;
     }
 
     #[test]
-    fn notices_survive(message in notice(), cut in any::<usize>()) {
+    fn notices_survive(message in prop_oneof![3 => notice(), 1 => shell_notice()], cut in any::<usize>()) {
         check(&message, cut)?;
     }
 
@@ -231,4 +298,16 @@ fn output_frames_made_in_place_are_the_same() {
     let notice = Notice::Output { process: 7, fd: 2, offset: 99, bytes: Blob(b"bytes".to_vec()) };
     frame(&notice, &mut plain).unwrap();
     assert_eq!(direct, plain);
+}
+
+#[test]
+fn the_streams_of_commands_close_to_each_other_are_told_apart() {
+    let mut seen = std::collections::HashSet::new();
+    for command in 8190..8200 {
+        for fd in 0..3 {
+            let number = command_stream(command, fd);
+            assert!(seen.insert(number));
+            assert!(number >= FIRST_STREAM && number % 4 == fd);
+        }
+    }
 }

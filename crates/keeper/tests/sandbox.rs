@@ -461,6 +461,23 @@ fn echo() -> u16 {
     port
 }
 
+/// Says back all that a connection said, once it has said it.
+fn mirror() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                let _ = stream.read_to_end(&mut bytes);
+                let _ = stream.write_all(&bytes);
+            });
+        }
+    });
+    port
+}
+
 fn local_name() -> Option<String> {
     let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
     let mut lines = hosts.lines().map(|line| line.split('#').next().unwrap_or_default().split_whitespace());
@@ -521,8 +538,8 @@ fn the_list_of_hosts_is_the_only_way_out() {
     }
     let answer = ask(&mut client, "nonsense\r\n\r\n".to_owned());
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
-    // Past the proxy there is nothing.
-    let env = [format!("PORT={open}")];
+    // Past the proxy and the forwards there is nothing.
+    let env = [format!("PORT={closed}")];
     let direct = "perl -MIO::Socket::INET -e 'exit !IO::Socket::INET->new(PeerAddr=>\"127.0.0.1:$ENV{PORT}\",Timeout=>2)'";
     let (_, _, exit) = run_with(&mut client, 99, direct, &env, "/");
     assert_ne!(exit, exited(0));
@@ -540,6 +557,61 @@ fn the_list_of_hosts_is_the_only_way_out() {
     client.wait(|notice| {
         matches!(notice, Notice::EgressRefused { host, .. } if host == "later.example").then_some(())
     });
+}
+
+/// Waits for the refusal of a port of the host's loopback.
+fn refused_port(client: &mut Client, port: u16) -> EgressRefusal {
+    client.wait(|notice| match notice {
+        Notice::EgressRefused { host, port: at, reason } if host == "127.0.0.1" && *at == port => {
+            Some(*reason)
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn a_forward_is_a_port_inside() {
+    let workspace = tempfile::tempdir().unwrap();
+    let (open, closed) = (mirror(), mirror());
+    // Nobody listens there any more.
+    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Named twice, and on the proxy's own port: neither is in anybody's way.
+    let network = Network::Allow { hosts: vec![], forwards: vec![open, open, dead, 3128] };
+    let fixture = Fixture::sandboxed(Sandbox { network, ..sandbox(workspace.path()) });
+    let mut client = fixture.client();
+    let talk = "perl -MIO::Socket::INET -e '$s=IO::Socket::INET->new(PeerAddr=>\"127.0.0.1:$ENV{PORT}\",Timeout=>5) \
+                or exit 7; $m=\"\\0raw\\xff\" x 50000; print $s $m; $s->flush; shutdown($s,1); \
+                while (sysread($s,$b,65536)) { $a .= $b } print $a eq $m ? \"same\" : length $a'";
+    let ask = |client: &mut Client, id, port: u16| {
+        let (out, _, exit) = run_with(client, id, talk, &[format!("PORT={port}")], "/");
+        (out, exit)
+    };
+    assert_eq!(ask(&mut client, 1, open), ("same".to_owned(), exited(0)), "every byte, as it was");
+    assert_eq!(ask(&mut client, 2, closed).1, exited(7), "a port that was not named is nobody's");
+    let (out, _) = ask(&mut client, 3, dead);
+    assert_eq!(out.trim_matches('0'), "");
+    assert_eq!(refused_port(&mut client, dead), EgressRefusal::Unreachable);
+
+    // More than are carried at once: the rest is closed and told, and there is room again afterwards.
+    let many = "perl -MIO::Socket::INET -e 'for (1..300) { push @s, IO::Socket::INET->new(\
+                PeerAddr=>\"127.0.0.1:$ENV{PORT}\",Timeout=>9) or exit 7 } $l=pop @s; sysread($l,$b,1) and exit 8'";
+    let (_, err, exit) = run_with(&mut client, 4, many, &[format!("PORT={open}")], "/");
+    assert_eq!(exit, exited(0), "{err}");
+    assert_eq!(refused_port(&mut client, open), EgressRefusal::TooMany);
+    let again = (5..200).any(|id| ask(&mut client, id, open).0 == "same");
+    assert!(again, "connections that ended make room");
+}
+
+#[test]
+fn too_many_forwards_are_refused() {
+    let workspace = tempfile::tempdir().unwrap();
+    let network = Network::Allow { hosts: vec![], forwards: (20_000..20_129).collect() };
+    let dir = folder();
+    let wanted = Sandbox { network, ..sandbox(workspace.path()) };
+    match support::run(&Config { sandbox: Some(wanted), ..config(dir.path()) }) {
+        Started::Failed { what, .. } => assert!(what.contains("128 forwards"), "{what}"),
+        Started::Ready { .. } => panic!("it started"),
+    }
 }
 
 #[test]

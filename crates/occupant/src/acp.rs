@@ -54,6 +54,7 @@ pub struct Begin {
     pub turn_secs: Option<u64>,
     /// Applied to everything that is recorded or said.
     pub redactor: Redactor,
+    pub terms: Terms,
 }
 
 impl std::fmt::Debug for Begin {
@@ -67,7 +68,6 @@ impl std::fmt::Debug for Begin {
 #[derive(Debug)]
 pub struct Acp {
     begin: Begin,
-    terms: Terms,
     phase: Phase,
     turn: Option<turn::Turn>,
     permissions: Vec<permission::Permission>,
@@ -99,14 +99,8 @@ enum Phase {
 impl Acp {
     /// Sends `initialize`.
     pub fn begin(begin: Begin, cx: &mut Cx) -> Self {
-        Self::begin_under(begin, Terms::default(), cx)
-    }
-
-    /// As [`Self::begin`], under terms.
-    pub fn begin_under(begin: Begin, terms: Terms, cx: &mut Cx) -> Self {
         let mut acp = Self {
             begin,
-            terms,
             phase: Phase::Over,
             turn: None,
             permissions: Vec::new(),
@@ -357,18 +351,13 @@ impl Acp {
     }
 
     /// Sends a prompt as the turn whose `turn_started` was recorded just before.
-    pub fn prompt(&mut self, turn: TurnId, content: &[ContentBlock], cx: &mut Cx) {
-        self.start_turn(turn, content, TurnLimits::default(), cx);
-    }
-
-    /// As [`Self::prompt`], within limits of the caller's own.
-    pub fn prompt_within(&mut self, turn: TurnId, content: &[ContentBlock], limits: TurnLimits, cx: &mut Cx) {
+    pub fn prompt(&mut self, turn: TurnId, content: &[ContentBlock], limits: TurnLimits, cx: &mut Cx) {
         self.start_turn(turn, content, limits, cx);
     }
 
     /// What the session's turns have used, this process's among them.
     pub fn spent(&self) -> Spent {
-        self.terms.spent
+        self.begin.terms.spent
     }
 }
 

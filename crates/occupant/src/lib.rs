@@ -8,6 +8,8 @@
 mod acp;
 mod cx;
 mod redact;
+pub mod shell;
+pub mod text;
 mod transcript;
 
 pub use acp::{

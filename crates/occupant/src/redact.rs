@@ -44,6 +44,12 @@ impl Redactor {
         self.secrets.is_none()
     }
 
+    /// Everything that is looked for, with what stands in its place.
+    pub(crate) fn spellings(&self) -> impl Iterator<Item = (&str, &str)> {
+        let patterns = self.secrets.iter().flat_map(|secrets| &secrets.patterns);
+        patterns.map(|pattern| (pattern.text.as_str(), &*pattern.label))
+    }
+
     /// Plain text without its secrets.
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match &self.secrets {

@@ -48,6 +48,7 @@ mod driver {
             resume: None,
             turn_secs: None,
             redactor: Redactor::default(),
+            terms: outlast_occupant::Terms::default(),
         }
     }
 
@@ -184,7 +185,12 @@ mod driver {
             let turn = TurnId::new();
             self.step(|acp, cx| {
                 cx.record(Actor::System, TurnStarted { turn });
-                acp.prompt(turn, &[ContentBlock::Text { text: text.to_owned() }], cx);
+                acp.prompt(
+                    turn,
+                    &[ContentBlock::Text { text: text.to_owned() }],
+                    outlast_occupant::TurnLimits::default(),
+                    cx,
+                );
             });
         }
 

@@ -67,6 +67,16 @@ pub(crate) enum Command {
     Pause(Sessions),
     /// Bring paused or failed sessions back
     Resume(Sessions),
+    /// Make a new session with the events of another one up to a point
+    Fork {
+        session: String,
+        /// The last event that both share; the session's last one unless named
+        #[arg(long, value_name = "SEQ")]
+        at: Option<u64>,
+        /// A name for the new session
+        #[arg(long)]
+        name: Option<String>,
+    },
     /// Stop the processes of sessions; they can be resumed
     Stop(Sessions),
     /// End sessions for good and keep their history

@@ -39,6 +39,11 @@ impl Running {
         serde_json::from_str(&text).ok()
     }
 
+    /// Is the process that wrote it there? Another one may have its number by now.
+    pub(crate) fn is_alive(&self) -> bool {
+        Path::new(&format!("/proc/{}", self.pid)).exists()
+    }
+
     /// Writes the file, readable by its owner alone. It is removed with the value that is returned.
     pub(crate) fn announce(&self, data: &Path) -> Result<Announced, Failure> {
         let path = data.join(FILE_NAME);

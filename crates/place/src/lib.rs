@@ -37,6 +37,12 @@ use std::{
 };
 use workspaces::Workspaces;
 
+/// Lets the groups of sandboxes have their limits beside this process, where it is alone in a group of its own. For a
+/// server, once, at its start.
+pub fn settle() -> std::io::Result<()> {
+    ::keeper::cgroup::settle()
+}
+
 /// All workspaces of one data folder, and what runs in them. A cheap handle.
 #[derive(Debug, Clone)]
 pub struct Place {

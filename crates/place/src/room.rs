@@ -341,6 +341,10 @@ fn with_proxy(mut spawn: Spawn, keeper: &Keeper) -> Spawn {
     for name in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
         spawn.env.entry(name.to_owned()).or_insert_with(|| proxy.clone());
     }
+    // What listens inside is reached directly, and so are the forwards.
+    for name in ["no_proxy", "NO_PROXY"] {
+        spawn.env.entry(name.to_owned()).or_insert_with(|| "localhost,127.0.0.1,::1".to_owned());
+    }
     // Node looks at the others only when it is told to.
     spawn.env.entry("NODE_USE_ENV_PROXY".to_owned()).or_insert_with(|| "1".to_owned());
     spawn

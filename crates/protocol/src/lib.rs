@@ -39,8 +39,8 @@ pub use policy::{Bounds, HostRule, MountRule, Network, NetworkWord, Policy};
 pub use raw::Raw;
 pub use request::{
     Accepted, AnswerPermission, ApiKey, Configure, CreateCredential, CreateKey, CreateSession, CreatedKey,
-    Credential, DeployAgent, DeployFile, FileEncoding, Health, ListSessions, Message, Role, SendMessage,
-    SessionKindFilter,
+    Credential, DeployAgent, DeployFile, FileEncoding, ForkSession, Health, ListSessions, Message, Role,
+    SendMessage, SessionKindFilter,
 };
 pub use session::{PlaceKind, Scope, Session, SessionKind, Status};
 pub use time::Timestamp;

@@ -76,6 +76,9 @@ pub const PERMISSION_SECS: u64 = 24 * 3600;
 pub const IDLE_SECS: u64 = 30 * 60;
 /// Seconds after which the workspace of a session at rest is put away into its snapshot.
 pub const EVICT_SECS: u64 = 3600;
+/// Seconds between two looks at the size of a workspace whose session works, and of one at rest.
+pub const DISK_BUSY_SECS: u64 = 5;
+pub const DISK_IDLE_SECS: u64 = 30;
 /// Seconds after which a keeper whose server does not come back ends its processes and itself.
 pub const ORPHAN_SECS: u64 = 3600;
 /// Kept of an agent's stderr, newest last.

@@ -45,6 +45,19 @@ pub struct CreateSession {
     pub policy: Option<Policy>,
 }
 
+/// `POST /api/sessions/:id/fork`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ForkSession {
+    /// The last event that both share; the session's last one unless named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Seq>,
+    /// The parent's unless named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
 /// Which sessions a list shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -102,10 +115,10 @@ pub struct SendMessage {
     /// Stream deltas as they come, not only whole messages.
     #[serde(default)]
     pub include_partial_messages: bool,
-    /// Recorded, and not enforced yet: the session's events say so.
+    /// Steps that the turn may have: what the agent does between two results of its tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
-    /// Recorded, and not enforced yet: the session's events say so.
+    /// What the turn may cost, as far as the agent tells; one that does not tell is warned of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_budget_usd: Option<f64>,
 }

@@ -8,12 +8,14 @@ mod agents;
 mod credentials;
 mod faults;
 mod files;
+mod fork;
 mod history;
 mod keys;
 mod lifecycle;
 mod live;
 mod open;
 mod policy;
+mod probe;
 mod quota;
 mod sandboxes;
 mod shared;
@@ -28,7 +30,9 @@ pub use agents::copy_agents;
 pub use files::RemoveFile;
 pub use journal::{Batch, Follower, Page, ReadError, StoredEvent};
 pub use open::{FirstKey, OpenError, Options};
+pub use place::settle;
 pub use policy::{HostPlace, MostNetwork, Sandboxing};
+pub use probe::{NoSandbox, Pausing, Probe, Users, probe_sandbox};
 pub use quota::Quotas;
 pub use sandboxes::{Content, copy_snapshots, hold_snapshots};
 
@@ -175,9 +179,16 @@ impl Sessions {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let inbox = shared.live.open(id);
         let mut task = Task::begin(Arc::clone(shared), fixed, state, config, inbox);
-        task.create(Actor::Key(caller.key), spec, slot, reply);
+        task.create(Actor::Key(caller.key), spec, slot, None, reply);
         task::spawn_new(task, id);
         answer.await.unwrap_or_else(|_| Err(internal("a new session's task ended without an answer")))
+    }
+
+    /// The id of the sandbox with this key, made when there is none; its first session fills it.
+    pub async fn sandbox(&self, caller: &Caller, key: &str) -> Result<String, Fault> {
+        check_label("sandbox", Some(key))?;
+        let place = self.shared.options.sandboxing.choose(&caller.tenant, None)?;
+        self.shared.shared_sandbox(&caller.tenant, key, place).await
     }
 
     pub async fn list(&self, caller: &Caller, request: ListSessions) -> Result<SessionList, Fault> {
@@ -227,6 +238,10 @@ impl Sessions {
     /// Ends it and removes session, journal and files. Returns it as it was last.
     pub async fn remove(&self, caller: &Caller, session: &SessionRef) -> Result<Session, Fault> {
         let actor = Actor::Key(caller.key);
+        let id = self.row(caller, session).await?.fixed.id;
+        if self.shared.journal.has_forks(id).await.map_err(faults::read)? {
+            return Err(fork::refuse_removal());
+        }
         self.command(caller, session, |reply| Command::Remove { actor, reply }).await
     }
 

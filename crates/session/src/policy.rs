@@ -7,7 +7,7 @@ use place::{
 };
 use protocol::{
     Bounds, Code, Fault, HostRule, McpServer, McpServers, MountRule, Network, NetworkWord, PlaceKind, Policy,
-    Tenant,
+    Tenant, Verdict,
 };
 use std::path::{Component, Path, PathBuf};
 
@@ -235,6 +235,27 @@ impl Sandboxing {
     }
 }
 
+/// The agent's policy for what it does unasked and how much it uses, narrowed by the session's own: the smaller limit,
+/// a word that denies, and no rule of the session's that allows. (To be asked instead, a session brings a rule that asks.)
+pub(crate) fn narrowed(agent: &Policy, session: Option<&Policy>) -> Policy {
+    fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+        a.into_iter().chain(b).min()
+    }
+    let Some(own) = session else { return agent.clone() };
+    let own_rules = own.rules.iter().filter(|rule| rule.answer != Verdict::Allow);
+    Policy {
+        turn_steps: least(agent.turn_steps, own.turn_steps),
+        turn_cost_usd: least(agent.turn_cost_usd, own.turn_cost_usd),
+        session_cost_usd: least(agent.session_cost_usd, own.session_cost_usd),
+        session_tokens: least(agent.session_tokens, own.session_tokens),
+        session_turns: least(agent.session_turns, own.session_turns),
+        permission_secs: least(agent.permission_secs, own.permission_secs),
+        permissions: if own.permissions == Verdict::Deny { Verdict::Deny } else { agent.permissions },
+        rules: own_rules.chain(&agent.rules).cloned().collect(),
+        ..agent.clone()
+    }
+}
+
 fn narrower(own: &Network, outer: &Network) -> Result<Network, Fault> {
     match (own, outer) {
         (Network::Word(NetworkWord::None), _) => {}
@@ -323,6 +344,25 @@ mod tests {
         );
         let closed = Sandboxing { network: MostNetwork::None, ..Sandboxing::default() };
         assert_eq!(reach(&closed, r#"{"network":["a.org"]}"#, None), Err(Code::Forbidden));
+    }
+
+    #[test]
+    fn a_session_only_narrows_what_its_agent_may_do_unasked() {
+        let agent = policy(
+            r#"{"turn_steps":5,"session_turns":3,"permissions":"allow","rules":[{"tool":"read","answer":"allow"}]}"#,
+        );
+        assert_eq!(narrowed(&agent, None), agent);
+        let own = policy(
+            r#"{"turn_steps":9,"session_turns":2,"turn_cost_usd":0.5,"permissions":"deny",
+                "rules":[{"answer":"allow"},{"tool":"execute","answer":"deny"}]}"#,
+        );
+        let both = narrowed(&agent, Some(&own));
+        assert_eq!((both.turn_steps, both.session_turns), (Some(5), Some(2)));
+        assert_eq!(both.permissions, Verdict::Deny);
+        let answers: Vec<_> = both.rules.iter().map(|rule| rule.answer).collect();
+        assert_eq!(answers, [Verdict::Deny, Verdict::Allow], "its own first, and none that allows");
+        assert!(both.turn_cost_usd.is_some());
+        assert_eq!(narrowed(&agent, Some(&policy("{}"))), agent, "what is left out changes nothing");
     }
 
     #[test]

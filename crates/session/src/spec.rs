@@ -150,6 +150,10 @@ pub(crate) struct Memo {
     pub(crate) sent: u64,
     /// Input that may not have arrived yet, sealed.
     pub(crate) outbox: Option<String>,
+    /// The event of the last prompt that an occupant was given.
+    pub(crate) last_prompt: Option<u64>,
+    /// What the session's turns have used.
+    pub(crate) spent: occupant::Spent,
 }
 
 /// Input for the occupant, by number, as long as it is not known to have arrived.

@@ -13,6 +13,7 @@ pub(crate) struct Turn {
     pub(crate) accepted_seq: u64,
     pub(crate) content: Vec<ContentBlock>,
     pub(crate) model: Option<String>,
+    pub(crate) limits: occupant::TurnLimits,
 }
 
 /// Where a new prompt goes.
@@ -145,6 +146,7 @@ mod tests {
             accepted_seq: 1,
             content: vec![],
             model: None,
+            limits: occupant::TurnLimits::default(),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{
 };
 use axum::extract::State;
 use protocol::{
-    AnswerPermission, Configure, CreateSession, Fault, ListSessions, Session, SessionRef, limits,
+    AnswerPermission, Configure, CreateSession, Fault, ForkSession, ListSessions, Session, SessionRef, limits,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -58,6 +58,16 @@ pub(crate) async fn resume(
     _: NoBody,
 ) -> Outcome {
     shown(door.sessions.resume(&caller, &id).await)
+}
+
+pub(crate) async fn fork(
+    State(door): Door,
+    Who(caller): Who,
+    Named(id): Named<SessionRef>,
+    Json(request): Json<ForkSession>,
+) -> Outcome {
+    let session = door.sessions.fork(&caller, &id, request).await?;
+    answer::created(&SessionReply { session })
 }
 
 pub(crate) async fn stop(

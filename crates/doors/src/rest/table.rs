@@ -19,7 +19,7 @@ use axum::{
 };
 use protocol::{
     AnswerPermission, Code, Configure, CreateCredential, CreateKey, CreateSession, CreatedKey, DeployAgent,
-    Scope, SendMessage, limits,
+    ForkSession, Scope, SendMessage, limits,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -326,6 +326,20 @@ pub(crate) static CALLS: &[Call] = &[
         gives: Gives::Json(200, schema::<SessionReply>),
         faults: CHANGE_FAULTS,
         route: || post(sessions::stop),
+    },
+    Call {
+        method: Method::POST,
+        path: "/api/sessions/{id}/fork",
+        needs: WRITE,
+        pace: Pace::Quick,
+        topic: "Sessions",
+        summary: "Fork a session",
+        detail: "A new session with the events up to `at`, and the files as they were then as far as a snapshot of that time is left; its journal says which. The agent goes on natively where its own store fits, else with a transcript.",
+        params: &[SESSION],
+        takes: Takes::Json(schema::<ForkSession>),
+        gives: Gives::Json(201, schema::<SessionReply>),
+        faults: START_FAULTS,
+        route: || post(sessions::fork),
     },
     Call {
         method: Method::POST,

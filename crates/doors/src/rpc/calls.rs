@@ -25,7 +25,8 @@ fn session_ref<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SessionRef,
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Create {
-    vm: Option<Value>,
+    /// What `vm.getOrCreate` gave, or its key.
+    vm: Option<Key>,
     agent_type: AgentName,
     env: Option<BTreeMap<String, String>>,
     cwd: Option<String>,
@@ -97,6 +98,31 @@ struct Listing {
     cursor: Option<String>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Machine {
+    #[serde(alias = "key")]
+    vm: Key,
+}
+
+/// The name of a sandbox that sessions share: text, or a list of texts.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a vm is a string or a list of strings")]
+enum Key {
+    Text(String),
+    List(Vec<String>),
+}
+
+impl Key {
+    /// What `vm.getOrCreate` answers with, so that both its key and its answer name the sandbox.
+    fn into_text(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            Self::List(parts) => json!(parts).to_string(),
+        }
+    }
+}
+
 /// What a method needs, or nothing when there is no such method.
 pub(super) fn scope(method: &str) -> Option<Scope> {
     Some(match method {
@@ -104,7 +130,8 @@ pub(super) fn scope(method: &str) -> Option<Scope> {
             Scope::Read
         }
         "createSession" | "sendPrompt" | "cancelPrompt" | "resumeSession" | "closeSession"
-        | "destroySession" | "setModel" | "setMode" | "setThoughtLevel" | "respondPermission" => Scope::Write,
+        | "destroySession" | "vm.getOrCreate" | "vm.sleep" | "setModel" | "setMode" | "setThoughtLevel"
+        | "respondPermission" => Scope::Write,
         _ => return None,
     })
 }
@@ -143,6 +170,12 @@ pub(super) async fn call(
             let level = |level| Configure { thought_level: Some(level), ..Configure::default() };
             set(door, caller, params, "thoughtLevel", level).await
         }
+        "vm.getOrCreate" => {
+            let key = wire::params::<Machine>(params, &["vm"])?.vm.into_text();
+            let sandbox = sessions.sandbox(caller, &key).await?;
+            Ok(json!({"vm": key, "sandboxId": sandbox}))
+        }
+        "vm.sleep" => sleep(door, caller, params).await,
         "respondPermission" => {
             let names = ["sessionId", "permissionId", "optionId"];
             let asked: Permission = wire::params(params, &names)?;
@@ -160,7 +193,6 @@ fn shown(session: Result<Session, Fault>) -> Result<Value, Fault> {
 async fn create(door: &Shared, caller: &Caller, params: Value) -> Result<Value, Fault> {
     let asked: Create = wire::params(params, &["vm", "agentType", "options"])?;
     let unsupported = [
-        ("vm", asked.vm.is_some_and(|vm| !vm.is_null())),
         ("additionalInstructions", asked.additional_instructions.is_some()),
         ("skipOsInstructions", asked.skip_os_instructions == Some(true)),
     ];
@@ -179,7 +211,7 @@ async fn create(door: &Shared, caller: &Caller, params: Value) -> Result<Value, 
         extra_env: asked.env,
         name: asked.name,
         place: None,
-        sandbox: None,
+        sandbox: asked.vm.map(Key::into_text),
         cwd: asked.cwd,
         policy: None,
     };
@@ -193,6 +225,25 @@ async fn create(door: &Shared, caller: &Caller, params: Value) -> Result<Value, 
     let (info, capabilities) =
         started.map_or((None, None), |started| (started.agent_info, started.capabilities));
     Ok(json!({"sessionId": session.id, "capabilities": capabilities, "agentInfo": info, "session": session}))
+}
+
+/// Stops the processes of every session in a sandbox; each comes back with its next prompt.
+async fn sleep(door: &Shared, caller: &Caller, params: Value) -> Result<Value, Fault> {
+    let key = wire::params::<Machine>(params, &["vm"])?.vm.into_text();
+    let sandbox = door.sessions.sandbox(caller, &key).await?;
+    let all = ListSessions { kind: SessionKindFilter::All, ..ListSessions::default() };
+    let all = door.sessions.list(caller, all).await?.sessions;
+    let mut suspended = vec![];
+    for session in all.into_iter().filter(|session| session.sandbox_id == sandbox) {
+        match session.status {
+            Status::Active => {
+                door.sessions.stop(caller, &SessionRef::Id(session.id)).await?;
+                suspended.push(session.id);
+            }
+            Status::Starting | Status::Paused | Status::Ended | Status::Error => {}
+        }
+    }
+    Ok(json!({"vm": key, "sandboxId": sandbox, "suspended": suspended}))
 }
 
 /// Answers with the turn's outcome. Whoever hangs up before loses the answer, and nothing else.

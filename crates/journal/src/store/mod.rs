@@ -6,11 +6,12 @@
 
 pub(crate) mod sqlite;
 
+use crate::chain::Hash;
 use crate::{
     AgentRow, CredentialRow, KeyRow, ReadError, SandboxRow, SessionPage, SessionQuery, SessionRow,
     StoredEvent, TenantUsage, TurnRow, WriteError, blobs::Address, lanes::Commit, requests::Outcome,
 };
-use protocol::{AgentName, CredentialId, Seq, SessionId, SessionRef, Tenant};
+use protocol::{AgentName, CredentialId, Seq, SessionId, SessionRef, Tenant, Timestamp};
 
 /// The writing side. One of them exists, on the committer's thread.
 pub(crate) trait Store: Send {
@@ -85,6 +86,8 @@ pub(crate) struct FoundPage {
 pub(crate) trait Events {
     fn page(&mut self, session: SessionId, after: Seq, limit: usize) -> Result<FoundPage, ReadError>;
     fn event(&mut self, session: SessionId, seq: Seq) -> Result<Option<Found>, ReadError>;
+    /// The hash and time of an event, for a fork to begin after it.
+    fn mark(&mut self, session: SessionId, seq: Seq) -> Result<Option<(Hash, Timestamp)>, ReadError>;
     fn has_blob(&mut self, address: &Address) -> Result<bool, ReadError>;
 }
 
@@ -114,6 +117,7 @@ pub(crate) trait Tables {
         tenant: &Tenant,
         only: Option<CredentialId>,
     ) -> Result<Vec<CredentialRow>, ReadError>;
+    fn has_forks(&mut self, session: SessionId) -> Result<bool, ReadError>;
     fn sandbox(&mut self, id: &str) -> Result<Option<SandboxRow>, ReadError>;
     fn sandbox_by_key(&mut self, tenant: &Tenant, key: &str) -> Result<Option<SandboxRow>, ReadError>;
     fn sandbox_sessions(&mut self, id: &str) -> Result<Vec<SessionId>, ReadError>;

@@ -16,6 +16,8 @@ pub(crate) struct Target {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Opening {
+    /// Neither side is told anything.
+    Nothing,
     /// The caller is told that it is connected, and speaks for itself.
     Tunnel,
     /// Sent to the host: the request as if it had been asked directly.

@@ -1,9 +1,10 @@
 //! The only way out of a sandbox whose network is a list of hosts: a proxy on its loopback, carried by the keeper.
 //!
 //! It takes `CONNECT` and plain requests with a whole address, resolves names itself, refuses every address that is
-//! not public but for the forwards that the operator named, and connects to exactly the address it looked at. It
-//! outlives the server with the keeper, so that a model's stream is not cut. Everything is bounded, and every refusal
-//! is told with the host's name.
+//! not public but for the forwards that the operator named, and connects to exactly the address it looked at. Each
+//! forward has a port of its own inside as well, from which bytes are carried as they are. It outlives the server with
+//! the keeper, so that a model's stream is not cut. Everything is bounded, and every refusal is told with the host's
+//! name.
 
 mod head;
 mod policy;
@@ -12,12 +13,17 @@ mod resolve;
 
 use crate::{
     config::Network,
-    poller::{Poller, Side},
+    poller::{Poller, READ, Side},
     wire::Notice,
 };
 use policy::Policy;
 use relay::{Next, Relay};
-use rustix::{event::epoll::EventFlags, fd::OwnedFd, io::Errno, net::SocketFlags};
+use rustix::{
+    event::epoll::{self, CreateFlags, EventData, EventFlags},
+    fd::OwnedFd,
+    io::Errno,
+    net::SocketFlags,
+};
 use std::{collections::VecDeque, time::Instant};
 
 /// Connections carried at once.
@@ -27,7 +33,9 @@ const REFUSALS: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Egress {
-    listener: OwnedFd,
+    /// Ready when any of the listeners is.
+    ready: OwnedFd,
+    listeners: Vec<Listener>,
     port: u16,
     policy: Policy,
     relays: Vec<Relay>,
@@ -35,39 +43,78 @@ pub(crate) struct Egress {
     next_id: u32,
 }
 
+#[derive(Debug)]
+struct Listener {
+    socket: OwnedFd,
+    leads: Leads,
+}
+
+/// What somebody who connects wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leads {
+    /// To say where to.
+    ToProxy,
+    /// The same port of the host's loopback.
+    ToHost(u16),
+}
+
 impl Egress {
-    pub(crate) fn new(listener: OwnedFd, network: &Network) -> Result<Self, Errno> {
-        let address: std::net::SocketAddr =
-            rustix::net::getsockname(&listener)?.try_into().map_err(|_| Errno::AFNOSUPPORT)?;
-        Ok(Self {
-            listener,
-            port: address.port(),
+    /// The first listener is the proxy's; without any there is no way out.
+    pub(crate) fn new(sockets: Vec<OwnedFd>, network: &Network) -> Result<Option<Self>, Errno> {
+        let ready = epoll::create(CreateFlags::CLOEXEC)?;
+        let (mut proxy, mut listeners) = (None, Vec::new());
+        for socket in sockets {
+            let address: std::net::SocketAddr =
+                rustix::net::getsockname(&socket)?.try_into().map_err(|_| Errno::AFNOSUPPORT)?;
+            epoll::add(&ready, &socket, EventData::new_u64(0), READ)?;
+            let leads = if proxy.is_some() { Leads::ToHost(address.port()) } else { Leads::ToProxy };
+            proxy = proxy.or(Some(address.port()));
+            listeners.push(Listener { socket, leads });
+        }
+        Ok(proxy.map(|port| Self {
+            ready,
+            listeners,
+            port,
             policy: Policy::new(network),
             relays: Vec::new(),
             refusals: VecDeque::new(),
             next_id: 0,
-        })
+        }))
     }
 
     pub(crate) fn listener(&self) -> &OwnedFd {
-        &self.listener
+        &self.ready
     }
 
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
+    /// Takes one connection of each listener that has any.
     pub(crate) fn accept(&mut self, poller: &Poller) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else { return };
-        self.next_id = self.next_id.wrapping_add(1);
-        let mut relay = Relay::new(self.next_id, socket);
-        if self.relays.len() >= RELAYS {
-            relay.too_many();
-            return;
+        for at in 0..self.listeners.len() {
+            let Listener { socket, leads } = &self.listeners[at];
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            if let Ok(socket) = rustix::net::accept_with(socket, flags) {
+                self.begin(socket, *leads, poller);
+            }
         }
-        if relay.watch(poller).is_ok() {
-            self.relays.push(relay);
+    }
+
+    fn begin(&mut self, socket: OwnedFd, leads: Leads, poller: &Poller) {
+        self.next_id = self.next_id.wrapping_add(1);
+        let mut relay = match leads {
+            Leads::ToProxy => Relay::new(self.next_id, socket),
+            Leads::ToHost(port) => Relay::forward(self.next_id, socket, port),
+        };
+        let next = if self.relays.len() < RELAYS { relay.begin() } else { relay.too_many() };
+        self.relays.push(relay);
+        self.settle(self.relays.len() - 1, next, poller);
+    }
+
+    fn tell(&mut self, refusal: Notice) {
+        if self.refusals.len() < REFUSALS {
+            self.refusals.push_back(refusal);
         }
     }
 
@@ -90,9 +137,7 @@ impl Egress {
             Next::On | Next::Over => drop(self.relays.swap_remove(at)),
             Next::Refused(notice) => {
                 self.relays.swap_remove(at);
-                if self.refusals.len() < REFUSALS {
-                    self.refusals.push_back(notice);
-                }
+                self.tell(notice);
             }
         }
     }
@@ -105,14 +150,10 @@ impl Egress {
     pub(crate) fn tick(&mut self, now: Instant) {
         for at in (0..self.relays.len()).rev() {
             if self.relays[at].deadline.is_some_and(|deadline| now >= deadline) {
-                let next = self.relays[at].late();
-                match next {
-                    Next::Refused(notice) if self.refusals.len() < REFUSALS => {
-                        self.refusals.push_back(notice);
-                    }
-                    Next::Refused(_) | Next::On | Next::Over => {}
+                match self.relays.swap_remove(at).late() {
+                    Next::Refused(notice) => self.tell(notice),
+                    Next::On | Next::Over => {}
                 }
-                self.relays.swap_remove(at);
             }
         }
     }

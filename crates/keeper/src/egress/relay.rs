@@ -4,6 +4,8 @@
 //! Asking ─► Resolving ─► Connecting ─► Carrying ─► (over)
 //!    └──────────┴────────────┴─► (refused, told)
 //! ```
+//!
+//! One through a forward begins with Connecting.
 
 use super::{
     head::{self, Opening, Target},
@@ -25,6 +27,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// What a forward leads to.
+const HOST: &str = "127.0.0.1";
 /// What is read from one side and not yet taken by the other.
 const BUFFER_BYTES: usize = 64 * 1024;
 /// A request's head, its name and its connection each come about within this.
@@ -35,6 +39,8 @@ pub(crate) struct Relay {
     pub(crate) id: u32,
     inner: End,
     stage: Stage,
+    /// The host's port, for one that asks for nothing and is answered nothing.
+    forward: Option<u16>,
     /// None once it is connected: a model may think for a long time.
     pub(crate) deadline: Option<Instant>,
     /// On its way out, and in.
@@ -127,10 +133,22 @@ impl Relay {
             id,
             inner: End::new(inner),
             stage: Stage::Asking,
+            forward: None,
             deadline: Some(Instant::now() + PATIENCE),
             up: Vec::new(),
             down: Vec::new(),
         }
+    }
+
+    /// One that is carried to a port of the host's loopback as it is.
+    pub(crate) fn forward(id: u32, inner: OwnedFd, port: u16) -> Self {
+        Self { forward: Some(port), ..Self::new(id, inner) }
+    }
+
+    pub(crate) fn begin(&mut self) -> Next {
+        let Some(port) = self.forward else { return Next::On };
+        let target = Target { host: HOST.to_owned(), port, opening: Opening::Nothing };
+        self.connect(target, vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))])
     }
 
     /// Makes what is waited for match the stage.
@@ -259,6 +277,7 @@ impl Relay {
         }
         self.deadline = None;
         match target.opening {
+            Opening::Nothing => {}
             Opening::Tunnel => self.down = b"HTTP/1.1 200 Connection established\r\n\r\n".to_vec(),
             Opening::Request(mut request) => {
                 request.append(&mut self.up);
@@ -306,11 +325,23 @@ impl Relay {
         }
     }
 
-    pub(crate) fn too_many(&mut self) {
-        self.refuse("", 0, EgressRefusal::TooMany);
+    pub(crate) fn too_many(&mut self) -> Next {
+        match self.forward {
+            Some(port) => self.refuse(HOST, port, EgressRefusal::TooMany),
+            None => self.refuse("", 0, EgressRefusal::TooMany),
+        }
     }
 
     fn refuse(&mut self, host: &str, port: u16, reason: EgressRefusal) -> Next {
+        if self.forward.is_none() {
+            self.answer(host, port, reason);
+        }
+        self.inner.shut();
+        Next::Refused(Notice::EgressRefused { host: host.to_owned(), port, reason })
+    }
+
+    /// Says in HTTP why not.
+    fn answer(&mut self, host: &str, port: u16, reason: EgressRefusal) {
         let (status, text) = match reason {
             EgressRefusal::NotAllowed => ("403 Forbidden", "is not on this sandbox's list of hosts"),
             EgressRefusal::PrivateAddress => ("403 Forbidden", "is not a public address"),
@@ -327,8 +358,6 @@ impl Relay {
         .into_bytes();
         // A new socket has room for this.
         let _ = self.inner.write(&mut self.down);
-        self.inner.shut();
-        Next::Refused(Notice::EgressRefused { host: host.to_owned(), port, reason })
     }
 }
 

@@ -2,18 +2,22 @@
 
 use super::{Freeze, Keeper};
 use crate::{
+    cgroup::Group,
     channel::Taking,
-    launch::{self, Bounds, Unfit},
+    launch::{self, Bounds, Launched, Unfit},
     poller::{NOTHING, READ, Token},
     process::{FREEZE, Frost, Process},
-    wire::{InputRefusal, Notice, PROCESSES, Part, Reach, Refusal, Request, Spawn, SpawnFailure},
+    wire::{Flow, InputRefusal, Notice, PROCESSES, Part, Reach, Refusal, Request, Spawn, SpawnFailure},
 };
-use rustix::{fd::AsFd, process::Signal};
+use rustix::{
+    fd::{AsFd, OwnedFd},
+    process::Signal,
+};
 use std::time::{Duration, Instant};
 
-type Answer = Result<(), (Refusal, String)>;
+pub(super) type Answer = Result<(), (Refusal, String)>;
 
-fn refuse<T>(reason: Refusal, text: impl Into<String>) -> Result<T, (Refusal, String)> {
+pub(super) fn refuse<T>(reason: Refusal, text: impl Into<String>) -> Result<T, (Refusal, String)> {
     Err((reason, text.into()))
 }
 
@@ -53,6 +57,21 @@ impl Keeper {
                 let processes = self.states();
                 return self.tell(&Notice::Processes { tag, processes });
             }
+            Request::StartShell { tag, spawn } => return self.start_shell(tag, spawn),
+            Request::RunCommand { tag, process, command, stdin, part, text } => {
+                match self.run_command(process, command, stdin, part, &text.0) {
+                    // Answered with the last part.
+                    Ok(()) if part == Part::More => return,
+                    answer => (tag, answer),
+                }
+            }
+            Request::SignalCommand { tag, process, signal, whom } => {
+                (tag, self.signal_command(process, signal, whom))
+            }
+            Request::ShellState { tag, process } => match self.shell_state(process) {
+                Ok(shell) => return self.tell(&Notice::ShellIs { tag, process, shell }),
+                Err(refused) => (tag, Err(refused)),
+            },
             Request::Forget { tag, process } => (tag, self.forget(process)),
             Request::Shutdown { tag } => {
                 self.ending = true;
@@ -69,7 +88,7 @@ impl Keeper {
         });
     }
 
-    fn known(&mut self, id: u64) -> Result<&mut Process, (Refusal, String)> {
+    pub(super) fn known(&mut self, id: u64) -> Result<&mut Process, (Refusal, String)> {
         match self.processes.iter_mut().find(|process| process.id == id) {
             Some(process) => Ok(process),
             None => refuse(Refusal::NoProcess, format!("there is no process {id}")),
@@ -78,18 +97,27 @@ impl Keeper {
 
     fn spawn(&mut self, tag: u32, spawn: Spawn) {
         let id = spawn.process;
-        let notice = match self.try_spawn(tag, spawn) {
-            // The status pipe will say how it went.
-            Ok(()) => return,
-            Err(Fault::Refused(reason, text)) => Notice::Refused { tag, reason, text },
-            Err(Fault::Failed(errno)) => {
-                Notice::SpawnFailed { tag, process: id, failure: SpawnFailure::Setup, errno }
-            }
+        let started = if spawn.channels.iter().any(|channel| channel.flow == Flow::Line) {
+            Err(Fault::Refused(Refusal::BadRequest, "only the keeper has lines to processes".to_owned()))
+        } else {
+            self.start_process(tag, spawn).map(drop)
         };
-        self.tell(&notice);
+        self.tell_start(tag, id, started);
     }
 
-    fn try_spawn(&mut self, tag: u32, spawn: Spawn) -> Result<(), Fault> {
+    /// Says why a process was not even tried. How a try went, the status pipe will say.
+    pub(super) fn tell_start(&mut self, tag: u32, process: u64, started: Result<(), Fault>) {
+        match started {
+            Ok(()) => {}
+            Err(Fault::Refused(reason, text)) => self.tell(&Notice::Refused { tag, reason, text }),
+            Err(Fault::Failed(errno)) => {
+                self.tell(&Notice::SpawnFailed { tag, process, failure: SpawnFailure::Setup, errno });
+            }
+        }
+    }
+
+    /// Starts a new process; the keeper's end of its line, if it has one.
+    pub(super) fn start_process(&mut self, tag: u32, spawn: Spawn) -> Result<Option<OwnedFd>, Fault> {
         let id = spawn.process;
         if self.processes.iter().any(|process| process.id == id) {
             return Err(Fault::Refused(Refusal::Exists, format!("there is a process {id} already")));
@@ -99,33 +127,39 @@ impl Keeper {
             return Err(Fault::Refused(Refusal::TooMany, text));
         }
         let slot = self.fresh_id();
+        let group = self.parts.cgroups.group(&format!("p{slot}"));
+        let mut launched = match self.launch_in(&group, spawn) {
+            Ok(launched) => launched,
+            Err(fault) => {
+                self.graves.push(group);
+                return Err(fault);
+            }
+        };
+        let line = launched.take_line();
+        let born = self.parts.sandbox.is_none();
+        let process = Process::new(id, slot, tag, group, launched, born);
+        let watched = self.watch_new(&process);
+        self.processes.push(process);
+        watched.map_err(|error| Fault::Failed(error.raw_os_error()))?;
+        Ok(line)
+    }
+
+    pub(super) fn launch_in(&self, group: &Group, spawn: Spawn) -> Result<Launched, Fault> {
         let bounds =
             Bounds { open_files: self.parts.config.limits.open_files, processes: self.processes_by_rlimit() };
-        let group = self.parts.cgroups.group(&format!("p{slot}"));
-        let sandbox = self.parts.sandbox.as_ref();
-        let launched = match self.parts.cgroups.entry(&group) {
-            Ok(entry) => launch::launch(spawn, bounds, entry, sandbox),
+        let launched = match self.parts.cgroups.entry(group) {
+            Ok(entry) => launch::launch(spawn, bounds, entry, self.parts.sandbox.as_ref()),
             Err(error) => {
                 Err(Unfit::System(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO)))
             }
         };
-        let launched = match launched {
-            Ok(launched) => launched,
-            Err(unfit) => {
-                self.graves.push(group);
-                return Err(match unfit {
-                    Unfit::BadRequest(text) => Fault::Refused(Refusal::BadRequest, text.to_owned()),
-                    Unfit::System(error) => Fault::Failed(error.raw_os_error()),
-                });
-            }
-        };
-        let process = Process::new(id, slot, tag, group, launched, sandbox.is_none());
-        let watched = self.watch_new(&process);
-        self.processes.push(process);
-        watched.map_err(|error| Fault::Failed(error.raw_os_error()))
+        launched.map_err(|unfit| match unfit {
+            Unfit::BadRequest(text) => Fault::Refused(Refusal::BadRequest, text.to_owned()),
+            Unfit::System(error) => Fault::Failed(error.raw_os_error()),
+        })
     }
 
-    fn watch_new(&self, process: &Process) -> rustix::io::Result<()> {
+    pub(super) fn watch_new(&self, process: &Process) -> rustix::io::Result<()> {
         if let crate::process::Stage::Starting { status, .. } = &process.stage {
             self.poller.add(status, Token::Status(process.slot), READ)?;
         }
@@ -236,7 +270,7 @@ impl Keeper {
     }
 }
 
-enum Fault {
+pub(super) enum Fault {
     Refused(Refusal, String),
     Failed(i32),
 }

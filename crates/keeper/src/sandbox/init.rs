@@ -28,6 +28,10 @@ use std::{
 /// Where programs inside find the way out.
 pub(crate) const PROXY_PORT: u16 = 3128;
 const BACKLOG: i32 = 64;
+/// Ports of the host that one sandbox may be let through to; their listeners cross in one message.
+pub(crate) const FORWARDS: usize = 128;
+/// The way out's own listener, and the forwards'.
+const LISTENERS: usize = 1 + FORWARDS;
 /// The longest report.
 const REPORT_BYTES: usize = 1024;
 const READY: u8 = 1;
@@ -53,7 +57,7 @@ pub(crate) fn main(wanted: &config::Sandbox, entry: &Entry<'_>, socket: &OwnedFd
     }
     match set_up(wanted, entry) {
         Ok(way_out) => {
-            if send(socket.as_fd(), &[READY], way_out.as_ref().map(AsFd::as_fd)).is_err() {
+            if send(socket.as_fd(), &[READY], &way_out).is_err() {
                 sys::exit_now(1);
             }
         }
@@ -62,7 +66,7 @@ pub(crate) fn main(wanted: &config::Sandbox, entry: &Entry<'_>, socket: &OwnedFd
             report.extend(trouble.error.raw_os_error().to_le_bytes());
             report.extend(trouble.what.as_bytes());
             report.truncate(REPORT_BYTES);
-            let _ = send(socket.as_fd(), &report, None);
+            let _ = send(socket.as_fd(), &report, &[]);
             sys::exit_now(1);
         }
     }
@@ -72,7 +76,8 @@ pub(crate) fn main(wanted: &config::Sandbox, entry: &Entry<'_>, socket: &OwnedFd
     }
 }
 
-fn set_up(wanted: &config::Sandbox, entry: &Entry<'_>) -> Result<Option<OwnedFd>, Trouble> {
+/// The listeners of the way out, its own first.
+fn set_up(wanted: &config::Sandbox, entry: &Entry<'_>) -> Result<Vec<OwnedFd>, Trouble> {
     entry.enter().map_err(trouble("enter its cgroup"))?;
     rustix::process::setsid().map_err(trouble("leave the keeper's session"))?;
     let sources = root::Sources::open(wanted)?;
@@ -80,10 +85,12 @@ fn set_up(wanted: &config::Sandbox, entry: &Entry<'_>) -> Result<Option<OwnedFd>
     confine::become_user(uid, gid).map_err(trouble("become its own user"))?;
     sources.build(wanted)?;
     rustix::system::sethostname(wanted.hostname.as_bytes()).map_err(trouble("set its host name"))?;
-    let way_out = match wanted.network {
-        Network::Full {} => None,
-        Network::None {} => loopback().map(|_| None).map_err(trouble("bring up its loopback network"))?,
-        Network::Allow { .. } => Some(listen().map_err(trouble("listen for its way out"))?),
+    let way_out = match &wanted.network {
+        Network::Full {} => Vec::new(),
+        Network::None {} => {
+            loopback().map(|_| Vec::new()).map_err(trouble("bring up its loopback network"))?
+        }
+        Network::Allow { forwards, .. } => way_out(forwards)?,
     };
     sys::default_signals();
     sys::ignore(Signal::CHILD.as_raw());
@@ -103,19 +110,34 @@ fn loopback() -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-fn listen() -> Result<OwnedFd, Errno> {
+/// Where the proxy listens, and each port that is carried to the host's own. A forward of the proxy's own port is
+/// reached through the proxy only.
+fn way_out(forwards: &[u16]) -> Result<Vec<OwnedFd>, Trouble> {
+    let mut ports = vec![PROXY_PORT];
+    for port in forwards {
+        if !ports.contains(port) {
+            ports.push(*port);
+        }
+    }
+    if ports.len() > LISTENERS {
+        return Err(trouble(format!("listen for more than {FORWARDS} forwards"))(Errno::TOOBIG));
+    }
+    let listen = |port| listen(port).map_err(trouble(format!("listen on port {port} for its way out")));
+    ports.into_iter().map(listen).collect()
+}
+
+fn listen(port: u16) -> Result<OwnedFd, Errno> {
     let socket = loopback()?;
-    rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, PROXY_PORT))?;
+    rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
-fn send(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(LISTENERS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if let Some(fd) = &fd
-        && !control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)))
-    {
+    let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(Errno::NOBUFS);
     }
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
@@ -126,10 +148,10 @@ pub(crate) fn go(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::io::write(socket, &[1]).map(drop)
 }
 
-/// In the keeper: how it went.
-pub(crate) fn outcome(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Failure> {
+/// In the keeper: how it went, with the listeners of the way out.
+pub(crate) fn outcome(socket: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Failure> {
     let mut bytes = [0; REPORT_BYTES];
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(LISTENERS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         match rustix::net::recvmsg(
@@ -143,11 +165,12 @@ pub(crate) fn outcome(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Failure
             Ok(received) => break received,
         }
     };
-    let fds = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+    let fds = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,
     });
-    let cut = received.flags.contains(ReturnFlags::TRUNC);
+    let fds = fds.flatten().collect();
+    let cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
     match bytes.get(..received.bytes) {
         Some([READY]) if !cut => Ok(fds),
         Some([FAILED, rest @ ..]) => {

@@ -31,7 +31,7 @@ pub(crate) struct Sandbox {
     spaces: Vec<(OwnedFd, Kind)>,
     filter: Vec<Step>,
     group: Group,
-    way_out: Option<OwnedFd>,
+    way_out: Vec<OwnedFd>,
 }
 
 const SPACES: [(&str, Kind); 6] = [
@@ -66,7 +66,7 @@ impl Sandbox {
         };
         drop(entry);
         drop(theirs);
-        let mut sandbox = Self { init: pid, spaces: Vec::new(), filter, group, way_out: None };
+        let mut sandbox = Self { init: pid, spaces: Vec::new(), filter, group, way_out: Vec::new() };
         match sandbox.bring_up(wanted, &ours) {
             Ok(()) => Ok(sandbox),
             Err(failure) => {
@@ -131,9 +131,9 @@ impl Sandbox {
         &self.group
     }
 
-    /// The listening socket inside, for whoever carries what comes in by it.
-    pub(crate) fn take_way_out(&mut self) -> Option<OwnedFd> {
-        self.way_out.take()
+    /// The listening sockets inside, for whoever carries what comes in by them; the proxy's is the first.
+    pub(crate) fn take_way_out(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.way_out)
     }
 
     /// Everything inside dies with the first process.

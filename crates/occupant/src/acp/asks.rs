@@ -161,7 +161,7 @@ impl Acp {
             "terminal/kill" | "terminal/release" => (PlaceOffers::FilesAndTerminals, Shape::Nothing),
             _ => return false,
         };
-        if self.terms.place < needs {
+        if self.begin.terms.place < needs {
             return false;
         }
         let text = params.map_or("", RawValue::get);

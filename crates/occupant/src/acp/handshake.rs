@@ -133,10 +133,10 @@ impl Opening {
 
 impl Acp {
     pub(super) fn initialize(&mut self, cx: &mut Cx) {
-        let files = self.terms.place >= PlaceOffers::Files;
+        let files = self.begin.terms.place >= PlaceOffers::Files;
         let capabilities = ClientCapabilities::new()
             .fs(FileSystemCapabilities::new().read_text_file(files).write_text_file(files))
-            .terminal(self.terms.place >= PlaceOffers::FilesAndTerminals);
+            .terminal(self.begin.terms.place >= PlaceOffers::FilesAndTerminals);
         let params = InitializeRequest::new(ProtocolVersion::V1)
             .client_capabilities(capabilities)
             .client_info(Implementation::new("outlast", env!("CARGO_PKG_VERSION")));
@@ -205,7 +205,7 @@ impl Acp {
                 opening.step = Step::Replay;
                 opening.until = cx.after(REPLAY_SECS);
             }
-            Step::New => match (&self.terms.before, &self.begin.resume) {
+            Step::New => match (&self.begin.terms.before, &self.begin.resume) {
                 (Before::Conversation { .. }, _) => self.transcribe(cx),
                 (Before::Nothing, Some(_)) => self.opened(How::Fresh, cx),
                 (Before::Nothing, None) => self.opened(How::New, cx),
@@ -248,7 +248,7 @@ impl Acp {
             Some(_) if agent.can_load => Step::Load,
             _ => Step::New,
         };
-        match self.terms.auth.clone() {
+        match self.begin.terms.auth.clone() {
             Some(method) => self.authenticate(&method, step, agent, cx),
             None => self.ask(step, agent, cx),
         }
@@ -310,7 +310,7 @@ impl Acp {
     }
 
     fn wait(&mut self, step: Step, call: String, agent: Agent, cx: &Cx) {
-        let last_prompt = match &self.terms.before {
+        let last_prompt = match &self.begin.terms.before {
             Before::Conversation { last_prompt } => last_prompt.as_deref(),
             Before::Nothing => None,
         };

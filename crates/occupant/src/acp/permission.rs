@@ -88,9 +88,9 @@ impl Acp {
             options: recorded.collect(),
         };
         let seq = cx.record(Actor::Agent, request);
-        let judged = verdict::judge(&self.terms.policy, &rpc::read(tool_call).unwrap_or_default());
+        let judged = verdict::judge(&self.begin.terms.policy, &rpc::read(tool_call).unwrap_or_default());
         let chosen = verdict::option(judged.verdict, &options).map(str::to_owned);
-        let secs = self.terms.policy.permission_secs.unwrap_or(PERMISSION_SECS);
+        let secs = self.begin.terms.policy.permission_secs.unwrap_or(PERMISSION_SECS);
         let permission = Permission {
             seq,
             call: Raw::from(id),

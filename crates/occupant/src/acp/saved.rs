@@ -3,7 +3,7 @@
 //! them. The handshake is not saved: one that was under way is started again, with a new process.
 
 use super::{
-    Acp, Begin, Phase, Terms,
+    Acp, Begin, Phase,
     asks::Asks,
     config::{self, SavedOffers},
     notice::Notices,
@@ -60,7 +60,7 @@ impl Acp {
             offers: self.config.save(),
             calls: self.calls,
             meter: self.meter,
-            spent: Some(self.terms.spent),
+            spent: Some(self.begin.terms.spent),
             transcript: self.transcript.clone(),
             asks: self.asks.save(),
         })
@@ -68,13 +68,8 @@ impl Acp {
 
     /// Goes on with a process that outlived its server. `consumed` is the offset in its output up to which
     /// everything is recorded; what comes after it is given to [`Self::output`].
-    pub fn take_up(begin: Begin, saved: Saved, consumed: u64, cx: &mut Cx) -> Self {
-        Self::take_up_under(begin, Terms::default(), saved, consumed, cx)
-    }
-
-    /// As [`Self::take_up`], under terms.
-    pub fn take_up_under(begin: Begin, mut terms: Terms, saved: Saved, consumed: u64, cx: &mut Cx) -> Self {
-        terms.spent = saved.spent.unwrap_or(terms.spent);
+    pub fn take_up(mut begin: Begin, saved: Saved, consumed: u64, cx: &mut Cx) -> Self {
+        begin.terms.spent = saved.spent.unwrap_or(begin.terms.spent);
         Self::refuse_saved_asks(&saved.asks, cx);
         if saved.offers.changing {
             // Whether the agent took it is known to the agent only; its answer may still come.
@@ -83,7 +78,6 @@ impl Acp {
         }
         Self {
             begin,
-            terms,
             phase: Phase::Live { session: saved.session },
             turn: saved.turn.map(|turn| Turn::take_up(turn, cx.now)),
             permissions: saved

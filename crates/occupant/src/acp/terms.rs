@@ -4,7 +4,7 @@
 use protocol::{Policy, Usage, Usd};
 use serde::{Deserialize, Serialize};
 
-/// Beside [`super::Begin`]; the default is an agent that is asked for everything and helped with nothing.
+/// In [`super::Begin`]; the default is an agent that is asked for everything and helped with nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Terms {
     /// The `authenticate` method to call before a session.

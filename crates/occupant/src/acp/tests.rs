@@ -37,6 +37,7 @@ fn begin() -> Begin {
         resume: None,
         turn_secs: None,
         redactor: Redactor::default(),
+        terms: Terms::default(),
     }
 }
 
@@ -54,12 +55,13 @@ fn key() -> Actor {
 
 impl Story {
     fn begin(begin: Begin) -> Self {
-        Self::begin_under(begin, Terms::default())
+        let terms = begin.terms.clone();
+        Self::begin_under(begin, terms)
     }
 
     fn begin_under(begin: Begin, terms: Terms) -> Self {
         let mut cx = Cx::new(Timestamp::from_millis(START), 1);
-        let acp = Acp::begin_under(begin, terms, &mut cx);
+        let acp = Acp::begin(Begin { terms, ..begin }, &mut cx);
         let mut story = Self { acp, now: START, last_seq: 1, told: vec![], sent: vec![], asked: vec![] };
         story.take(cx);
         story
@@ -95,10 +97,9 @@ impl Story {
         let Some(saved) = self.acp.save(now) else { return };
         let text = serde_json::to_string(&saved).unwrap();
         let saved: Saved = serde_json::from_str(&text).unwrap();
-        let (begin, terms) = (self.acp.begin.clone(), self.acp.terms.clone());
-        let consumed = self.acp.consumed();
+        let (begin, consumed) = (self.acp.begin.clone(), self.acp.consumed());
         let mut cx = Cx::new(now, self.last_seq);
-        self.acp = Acp::take_up_under(begin, terms, saved, consumed, &mut cx);
+        self.acp = Acp::take_up(begin, saved, consumed, &mut cx);
         self.take(cx);
     }
 
@@ -179,7 +180,12 @@ impl Story {
     fn prompt(&mut self, number: u8) {
         self.step(|acp, cx| {
             cx.record(Actor::System, protocol::TurnStarted { turn: turn_id(number) });
-            acp.prompt(turn_id(number), &[ContentBlock::Text { text: "hi".to_owned() }], cx);
+            acp.prompt(
+                turn_id(number),
+                &[ContentBlock::Text { text: "hi".to_owned() }],
+                TurnLimits::default(),
+                cx,
+            );
         });
     }
 

@@ -113,7 +113,7 @@ impl Acp {
             |outcome: Outcome, reason: Reason, message: &str| Some((outcome, reason, message.to_owned()));
         let refusal = match &self.phase {
             Phase::Live { .. } if self.turn.is_none() => {
-                self.terms.exhausted().map(|why| (Outcome::Failed, Reason::Budget, why))
+                self.begin.terms.exhausted().map(|why| (Outcome::Failed, Reason::Budget, why))
             }
             Phase::Live { .. } => refused(Outcome::Failed, Reason::AgentError, "a turn is running already"),
             Phase::Opening(_) => {
@@ -138,7 +138,7 @@ impl Acp {
         let prompt = pointer.iter().chain(content).collect();
         cx.send(rpc::request(&call, "session/prompt", &Params { session_id, prompt }));
         let until = self.begin.turn_secs.map(|secs| cx.after(secs));
-        let limits = self.terms.limits(limits);
+        let limits = self.begin.terms.limits(limits);
         self.meter.start_turn();
         self.turn = Some(Turn { id: turn, call, until, limits, watch: Watch::default(), stopping: None });
     }
@@ -245,7 +245,11 @@ impl Acp {
             (None, Some(cost)) => Some(Usage { cost_usd: Some(cost), ..Usage::default() }),
             (None, None) => None,
         };
-        self.terms.spent.add(usage.as_ref());
+        if turn.limits.cost.is_some() && usage.as_ref().is_none_or(|usage| usage.cost_usd.is_none()) {
+            // A limit that did nothing must not look as if it had.
+            self.warn("the agent does not say what it costs, so that the turn's budget was not enforced", cx);
+        }
+        self.begin.terms.spent.add(usage.as_ref());
         cx.say(Said::TurnEnded { turn: turn.id, outcome, reason, message, usage });
     }
 }

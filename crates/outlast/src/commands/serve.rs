@@ -30,6 +30,9 @@ pub(crate) async fn serve(config: &Config, term: &Term) -> Result<Exit, Failure>
     }
     start_logs(&config.server, term)?;
     let mut signals = Signals::listen()?;
+    if let Err(error) = session::settle() {
+        tracing::warn!(%error, "sandboxes may lack limits: no cgroup could be made beside the server's own");
+    }
     let grace = config.server.grace;
     let opening = Sessions::open(session_options(config)?).await;
     let (sessions, first_key) = opening.map_err(|error| Failure::Broken(error.to_string()))?;
@@ -179,7 +182,7 @@ fn session_options(config: &Config) -> Result<session::Options, Failure> {
 }
 
 /// The operator's words about sandboxes, over the defaults.
-fn sandboxing(given: config::Sandbox) -> Result<session::Sandboxing, Failure> {
+pub(super) fn sandboxing(given: config::Sandbox) -> Result<session::Sandboxing, Failure> {
     let usual = session::Sandboxing::default();
     let mounts = given.mounts.iter().map(|folder| {
         std::fs::canonicalize(folder)

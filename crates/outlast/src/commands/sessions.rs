@@ -97,6 +97,21 @@ impl Asking<'_> {
         Ok(exit)
     }
 
+    pub(crate) async fn fork(
+        &self,
+        typed: &str,
+        at: Option<u64>,
+        name: Option<String>,
+    ) -> Result<Exit, Failure> {
+        let id = reach::session(&self.client, typed).await?;
+        let session = self.client.fork(id, &protocol::ForkSession { at, name }).await?;
+        match self.term.form {
+            Form::Json => self.term.json(&session)?,
+            Form::Text => self.term.say(&session.id.to_string())?,
+        }
+        Ok(Exit::Done)
+    }
+
     async fn one(&self, verb: Verb, typed: &str) -> Result<(), Failure> {
         let id = reach::session(&self.client, typed).await?;
         let session = match verb {

@@ -30,7 +30,7 @@ impl Talk {
     pub(crate) async fn begin(http: &Http, agent: &str) -> Result<Self, String> {
         let reply = http.post("/api/sessions", &json!({"agent": agent})).await.unwrap();
         if reply.status != 201 {
-            return Err(format!("no session: {}", reply.text()));
+            return Err(format!("no session: {}\n{}", reply.text(), last_words(http, agent).await));
         }
         let session = reply.json().unwrap()["session"]["id"].as_str().unwrap().to_owned();
         Ok(Self { http: http.clone(), session, seen: 0 })
@@ -124,11 +124,21 @@ impl Talk {
     }
 }
 
+/// What the agent that could not be started said on stderr.
+async fn last_words(http: &Http, agent: &str) -> String {
+    let list = http.get(&format!("/api/sessions?agent={agent}")).await.unwrap().json().unwrap();
+    let Some(id) = list["sessions"][0]["id"].as_str() else { return String::new() };
+    let logs = http.get(&format!("/api/sessions/{id}/logs")).await.unwrap().text();
+    let all = events(http, id).await;
+    let notices: Vec<_> = of_type(&all, "notice").iter().map(|notice| notice["text"].to_string()).collect();
+    format!("{}\n{logs}", notices.join("\n"))
+}
+
 impl Turn {
     fn hear(&mut self, update: &Value) {
         match update["sessionUpdate"].as_str().unwrap_or_default() {
             "agent_message_chunk" => {
-                self.text.push_str(update["content"]["text"].as_str().unwrap_or_default())
+                self.text.push_str(update["content"]["text"].as_str().unwrap_or_default());
             }
             "tool_call" | "tool_call_update" => {
                 let id = update["toolCallId"].as_str().unwrap_or_default().to_owned();

@@ -1,6 +1,6 @@
 //! An agent's folder as `outlast agent add` writes it, filled by npm once and kept below `target`.
 
-use crate::{Setup, kit::*};
+use crate::kit::*;
 use serde_json::json;
 use std::{
     fs,
@@ -30,13 +30,16 @@ pub(crate) async fn folder(server: &Server, name: &str) -> PathBuf {
 }
 
 /// Deploys it with what leads it to the scripted model. The folder is large, so the server reads it itself.
-pub(crate) async fn deploy(http: &Http, folder: &Path, name: &str, setup: &Setup) {
+pub(crate) async fn deploy(http: &Http, folder: &Path, name: &str, setup: &crate::Setup, port: u16) {
     let manifest = folder.join("agent.toml");
     let mut toml: toml::Table = fs::read_to_string(&manifest).unwrap().parse().unwrap();
     let env = toml.entry("env").or_insert_with(|| toml::Value::Table(toml::Table::new()));
     for (name, value) in &setup.env {
         env.as_table_mut().unwrap().insert((*name).to_owned(), toml::Value::String(value.clone()));
     }
+    let policy = toml.entry("policy").or_insert_with(|| toml::Value::Table(toml::Table::new()));
+    let model = toml::Value::String(format!("127.0.0.1:{port}"));
+    policy.as_table_mut().unwrap().insert("network".to_owned(), toml::Value::Array(vec![model]));
     fs::write(&manifest, toml::to_string(&toml).unwrap()).unwrap();
     for (path, text) in &setup.files {
         let path = folder.join(path);

@@ -23,8 +23,8 @@ use testkit::model::Model;
 struct Setup {
     env: Vec<(&'static str, String)>,
     files: Vec<(&'static str, String)>,
-    /// A mode to change to while it runs.
-    mode: &'static str,
+    /// A setting to change while it runs.
+    change: (&'static str, &'static str),
 }
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn claude() {
             ("IS_SANDBOX", "1".to_owned()),
         ],
         files: vec![],
-        mode: "plan",
+        change: ("mode", "plan"),
     })
     .await;
 }
@@ -48,7 +48,8 @@ async fn codex() {
     story::tell("codex", |model| Setup {
         env: vec![("OPENAI_API_KEY", "sk-scripted".to_owned())],
         files: vec![(".codex/config.toml", codex_config(model))],
-        mode: "auto",
+        // Modes are its own only where its configuration names no approval policy.
+        change: ("model", "gpt-5.4"),
     })
     .await;
 }
@@ -68,9 +69,11 @@ async fn opencode() {
             ("OPENCODE_DISABLE_AUTOUPDATE", "1".to_owned()),
             ("OPENCODE_DISABLE_MODELS_FETCH", "1".to_owned()),
             ("OPENCODE_DISABLE_DEFAULT_PLUGINS", "1".to_owned()),
+            // It talks to a server of its own, which the sandbox's way out does not lead to.
+            ("NO_PROXY", "127.0.0.1:4096,localhost:4096".to_owned()),
         ],
         files: vec![("opencode.json", opencode_config(model))],
-        mode: "plan",
+        change: ("mode", "plan"),
     })
     .await;
 }
@@ -105,7 +108,7 @@ async fn gemini() {
             })
             .to_string(),
         )],
-        mode: "autoEdit",
+        change: ("mode", "autoEdit"),
     })
     .await;
 }
@@ -126,7 +129,7 @@ async fn qwen() {
             })
             .to_string(),
         )],
-        mode: "plan",
+        change: ("mode", "plan"),
     })
     .await;
 }

@@ -5,7 +5,11 @@
 //! the table as broken, loudly, and does not fail the run. One that holds although it is listed does fail it.
 
 use crate::{Setup, drive::Talk, install, kit::*};
-use std::{fs, path::Path};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, chown},
+    path::Path,
+};
 use testkit::model::Model;
 
 /// `(step, what is missing)`.
@@ -15,11 +19,14 @@ type Step = Result<String, String>;
 
 pub(crate) async fn tell(agent: &str, setup: impl FnOnce(&Model) -> Setup) {
     let model = Model::start().await.unwrap();
-    let mut server = Server::start(PROGRAM).await.unwrap();
+    // The sandbox lets nothing out but to the model.
+    let port = model.address().port();
+    let server = testkit::Setup::new(PROGRAM).env("OUTLAST_SANDBOX_FORWARDS", port.to_string());
+    let mut server = server.start().await.unwrap();
     let http = server.http().unwrap();
     let setup = setup(&model);
     let folder = install::folder(&server, agent).await;
-    install::deploy(&http, &folder, agent, &setup).await;
+    install::deploy(&http, &folder, agent, &setup, port).await;
     let mut talk = match Talk::begin(&http, agent).await {
         Ok(talk) => talk,
         Err(error) => return judge(agent, &[("start", Err(error))]),
@@ -28,7 +35,7 @@ pub(crate) async fn tell(agent: &str, setup: impl FnOnce(&Model) -> Setup) {
     rows.push(("text", text(&mut talk).await));
     rows.push(("tool and permission", tool(&mut talk).await));
     rows.push(("cancel", cancel(&mut talk, &model).await));
-    rows.push(("config", config(&mut talk, setup.mode).await));
+    rows.push(("config", config(&mut talk, setup.change).await));
     rows.push(("suspend and resume", suspend(&mut talk).await));
     rows.push(("server killed mid-turn", killed(&mut talk, &mut server, &model).await));
     rows.push(("resume from a wiped store", wiped(&mut talk, &server, &folder).await));
@@ -74,14 +81,14 @@ async fn cancel(talk: &mut Talk, model: &Model) -> Step {
     Ok("lives on".to_owned())
 }
 
-async fn config(talk: &mut Talk, mode: &str) -> Step {
+async fn config(talk: &mut Talk, (name, value): (&str, &str)) -> Step {
     let path = format!("/api/sessions/{}/config", talk.session);
-    let body = serde_json::json!({"mode": mode});
+    let body = serde_json::json!({name: value});
     let reply = talk.http.call("PATCH", &path, Some(&body)).await.unwrap();
     if reply.status != 200 {
         return Err(reply.text());
     }
-    Ok(format!("mode {mode}"))
+    Ok(format!("{name} {value}"))
 }
 
 async fn suspend(talk: &mut Talk) -> Step {
@@ -137,16 +144,19 @@ async fn wiped(talk: &mut Talk, server: &Server, folder: &Path) -> Step {
     Ok(talk.how().await)
 }
 
+/// A copy that belongs to whom the folder around it belongs to: in a sandbox that is nobody else.
 fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
+    let owner = fs::metadata(to.parent().unwrap()).unwrap();
+    if fs::metadata(from).unwrap().is_dir() {
+        fs::create_dir_all(to).unwrap();
+        chown(to, Some(owner.uid()), Some(owner.gid())).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let name = entry.unwrap().file_name();
+            copy(&from.join(&name), &to.join(&name));
         }
+    } else {
+        fs::copy(from, to).unwrap();
+        chown(to, Some(owner.uid()), Some(owner.gid())).unwrap();
     }
 }
 

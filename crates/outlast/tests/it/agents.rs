@@ -191,3 +191,48 @@ async fn an_archive_that_unpacks_to_too_much_is_refused() {
     assert!(files_with(server.data(), b"never there").is_empty());
     refusal(&http.get("/api/agents/huge").await.unwrap(), 404, "agent_not_found");
 }
+
+#[tokio::test]
+async fn an_agent_is_added_and_tried_from_the_command_line() {
+    let (server, http) = server().await;
+    let said = server.cli(&["agent", "test", "demo", "echo I am well"]).await.unwrap().ok().unwrap();
+    for words in ["handshake", "works (Done", "session/resume, session/load", "I am well", "tokens"] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+    let left = http.get("/api/sessions").await.unwrap().expect(200).unwrap();
+    assert_eq!(left["sessions"], json!([]), "a trial leaves nothing behind");
+    let failed = server.cli(&["agent", "test", "demo", "error"]).await.unwrap();
+    assert_eq!(failed.code, Some(10), "{failed:?}");
+    assert!(failed.stdout.contains("does not work"), "{failed:?}");
+
+    let dir = server.scratch().join("mine");
+    let add = [
+        "agent",
+        "add",
+        "--name",
+        "mine",
+        "--dir",
+        dir.to_str().unwrap(),
+        "outlast",
+        "demo-agent",
+        "--no-load",
+    ];
+    server.cli(&add).await.unwrap().ok().unwrap();
+    let said = server.cli(&["agent", "test", "mine", "echo added"]).await.unwrap().ok().unwrap();
+    assert!(said.contains("added") && !said.contains("session/load"), "{said}");
+    let again = server.cli(&add).await.unwrap();
+    assert_eq!(again.code, Some(2), "{again:?}");
+
+    let dir = server.scratch().join("claude");
+    server
+        .cli(&["agent", "add", "claude", "--dir", dir.to_str().unwrap(), "--write-only"])
+        .await
+        .unwrap()
+        .ok()
+        .unwrap();
+    assert!(
+        dir.join("run.sh").is_file()
+            && dir.join("package.json").is_file()
+            && dir.join("agent.toml").is_file()
+    );
+}

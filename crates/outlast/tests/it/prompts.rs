@@ -214,20 +214,3 @@ async fn a_pause_freezes_the_turn_and_a_resume_lets_it_go_on() {
     assert!(text_of(&frames).contains("went on"), "{frames:?}");
     assert_eq!(of_type(&events(&http, &id).await, "occupant_started").len(), 1, "the same agent");
 }
-
-#[tokio::test]
-async fn a_limit_that_is_not_enforced_is_said_to_be_so() {
-    let (_server, http) = server().await;
-    let id = session(&http).await;
-    let warned = |events: &[Value]| {
-        of_type(events, "notice")
-            .iter()
-            .any(|notice| notice["text"].as_str().unwrap().contains("not enforced"))
-    };
-    say(&http, &id, "echo without").await;
-    assert!(!warned(&events(&http, &id).await));
-    let limited = json!({"content": "echo with", "maxTurns": 3, "maxBudgetUsd": 0.5});
-    let frames = send(&http, &id, &limited).await.collect().await.unwrap();
-    assert_eq!(text_of(&frames), "with");
-    assert!(warned(&events(&http, &id).await));
-}

@@ -109,6 +109,38 @@ async fn a_permission_is_answered_and_a_turn_cancelled() {
 }
 
 #[tokio::test]
+async fn sessions_share_a_machine_that_sleeps() {
+    let (server, _http) = server().await;
+    let mut rpc = socket(&server).await;
+    let vm = rpc.call("vm.getOrCreate", json!([["team", "shared"]])).await.unwrap();
+    assert_eq!(rpc.call("vm.getOrCreate", json!({"key": ["team", "shared"]})).await.unwrap(), vm);
+    let other = rpc.call("vm.getOrCreate", json!(["other"])).await.unwrap();
+    assert_ne!(other["sandboxId"], vm["sandboxId"]);
+    let mut ids = vec![];
+    for machine in [&vm, &vm, &other] {
+        let made = rpc.call("createSession", json!([machine["vm"], "demo"])).await.unwrap();
+        assert_eq!(made["session"]["sandboxId"], machine["sandboxId"]);
+        ids.push(made["sessionId"].clone());
+    }
+    rpc.call("sendPrompt", json!([ids[0], "write shared.txt from the first"])).await.unwrap();
+    let read = rpc.call("sendPrompt", json!([ids[1], "cat shared.txt"])).await.unwrap();
+    assert!(read["text"].as_str().unwrap().contains("from the first"), "{read}");
+    let apart = rpc.call("sendPrompt", json!([ids[2], "cat shared.txt"])).await.unwrap();
+    assert!(!apart["text"].as_str().unwrap_or_default().contains("from the first"), "{apart}");
+
+    let slept = rpc.call("vm.sleep", json!([vm["vm"]])).await.unwrap();
+    assert_eq!(slept["suspended"].as_array().unwrap().len(), 2, "{slept}");
+    let open = rpc.call("listSessions", json!([])).await.unwrap();
+    let status = |id: &Value| {
+        let all = open["sessions"].as_array().unwrap();
+        all.iter().find(|session| session["id"] == *id).unwrap()["status"].clone()
+    };
+    assert_eq!((status(&ids[0]), status(&ids[2])), (json!("paused"), json!("active")));
+    let back = rpc.call("sendPrompt", json!([ids[1], "cat shared.txt"])).await.unwrap();
+    assert!(back["text"].as_str().unwrap().contains("from the first"), "{back}");
+}
+
+#[tokio::test]
 async fn bad_calls_are_refused_and_keys_checked() {
     let (server, http) = server().await;
     let address = server.address().unwrap();
@@ -139,7 +171,8 @@ async fn bad_calls_are_refused_and_keys_checked() {
         ("sendPrompt", json!(["not an id", "x"]), -32602),
         ("getSessionEvents", json!([id, {"limit": 0}]), -32602),
         ("createSession", json!({"agentType": "nobody"}), -32000),
-        ("createSession", json!({"agentType": "demo", "vm": "shared"}), -32000),
+        ("createSession", json!({"agentType": "demo", "vm": 7}), -32602),
+        ("createSession", json!({"agentType": "demo", "additionalInstructions": "x"}), -32000),
         ("respondPermission", json!([id, 1]), -32602),
     ] {
         let error = rpc.refused(method, params.clone()).await.unwrap();

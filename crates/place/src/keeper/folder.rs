@@ -18,6 +18,7 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
+    time::Duration,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -29,6 +30,9 @@ use tokio::{
 /// What processes inside see of their first process's command line.
 const NAME: &str = "outlast-keeper";
 const LOG: &str = "log";
+/// How often, and how far apart, a program that was only just written is tried.
+const BUSY_TRIES: u32 = 100;
+const BUSY_WAIT: Duration = Duration::from_millis(5);
 
 /// All keepers of one data folder. A cheap handle.
 #[derive(Debug, Clone)]
@@ -171,15 +175,20 @@ async fn run(program: &Path, folder: &Path, started: &Config) -> Result<Started,
         .mode(0o600)
         .open(folder.join(LOG))
         .map_err(failed)?;
-    let mut child = Command::new(program)
-        .arg0(NAME)
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(log)
-        .spawn()
-        .map_err(failed)?;
+    let mut command = Command::new(program);
+    command.arg0(NAME).env_clear().current_dir("/");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+    let mut tries = 0;
+    let mut child = loop {
+        match command.spawn() {
+            // Whoever forked while the program was being written holds it open until it becomes another.
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && tries < BUSY_TRIES => {
+                tries += 1;
+                tokio::time::sleep(BUSY_WAIT).await;
+            }
+            started => break started.map_err(failed)?,
+        }
+    };
     let missing = || failed(io::Error::other("a pipe is missing"));
     let (mut stdin, mut stdout) =
         (child.stdin.take().ok_or_else(missing)?, child.stdout.take().ok_or_else(missing)?);
@@ -204,6 +213,7 @@ async fn connect(id: &str, folder: &Path, token: wire::Token) -> Result<Keeper, 
     let greeted = tokio::time::timeout(HELLO, line::greet(stream, token)).await;
     let (stream, welcome) = greeted.map_err(|_| KeeperError::Silent(HELLO))??;
     Ok(Keeper {
+        version: welcome.version,
         epoch: welcome.epoch,
         found: Arc::new(welcome.processes.iter().map(kept).collect()),
         isolation: Arc::new(welcome.isolation),

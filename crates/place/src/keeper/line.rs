@@ -2,7 +2,10 @@
 //!
 //! Nothing here waits for a slow reader: the keeper sends a stream only as far as its reader has given room for.
 
-use super::{EgressRefused, KeeperError, exit_of};
+use super::{
+    EgressRefused, KeeperError, exit_of,
+    shell::{Mail, ShellEvent},
+};
 use crate::{Chunk, Exit};
 use ::keeper::wire::{self, Notice, Request};
 use bytes::Bytes;
@@ -27,6 +30,7 @@ const READ_BYTES: usize = 128 * 1024;
 const KEEP_BYTES: usize = 64 * 1024;
 
 pub(crate) struct Welcome {
+    pub(crate) version: u16,
     pub(crate) epoch: u64,
     pub(crate) isolation: wire::Isolation,
     pub(crate) processes: Vec<wire::ProcessState>,
@@ -59,7 +63,7 @@ pub(crate) async fn greet(
                 return Err(KeeperError::Gone);
             };
             read.drain(..length);
-            return Ok((Greeted { stream, read }, Welcome { epoch, isolation, processes }));
+            return Ok((Greeted { stream, read }, Welcome { version: theirs, epoch, isolation, processes }));
         }
         match stream.read_buf(&mut read).await {
             Ok(0) | Err(_) => return Err(KeeperError::TurnedAway),
@@ -110,6 +114,7 @@ struct State {
     /// Ends of processes that nobody has attached to yet; at most as many as a keeper has processes.
     ends: HashMap<u64, Exit>,
     inputs: HashMap<(u64, u32), Arc<Input>>,
+    shells: HashMap<u64, Arc<Mail>>,
     refusals: VecDeque<EgressRefused>,
 }
 
@@ -241,8 +246,24 @@ impl Line {
         input
     }
 
+    /// What comes of a shell from now on; whoever drove it before hears nothing more.
+    pub(crate) fn mail(&self, process: u64) -> Arc<Mail> {
+        let mail = Arc::new(Mail::default());
+        let mut state = self.shared.state();
+        if state.over {
+            mail.put(ShellEvent::Lost);
+        }
+        if let Some(before) = state.shells.insert(process, Arc::clone(&mail)) {
+            before.put(ShellEvent::Lost);
+        }
+        mail
+    }
+
     pub(crate) fn let_go(&self, process: u64) {
         let mut state = self.shared.state();
+        if let Some(mail) = state.shells.remove(&process) {
+            mail.put(ShellEvent::Lost);
+        }
         state.ends.remove(&process);
         if let Some(hold) = state.holds.remove(&process) {
             hold.lost();
@@ -270,6 +291,18 @@ impl Line {
     }
 
     pub(crate) async fn ask(&self, make: impl FnOnce(u32) -> Request) -> Result<Notice, Refused> {
+        match self.ask_for(make)?.await {
+            Ok(Notice::Refused { text, .. }) => Err(Refused::Said(text)),
+            Ok(notice) => Ok(notice),
+            Err(_) => Err(Refused::Gone),
+        }
+    }
+
+    /// Asks at once, and leaves the waiting to the caller. The answer may be a refusal.
+    pub(crate) fn ask_for(
+        &self,
+        make: impl FnOnce(u32) -> Request,
+    ) -> Result<oneshot::Receiver<Notice>, Refused> {
         let (answer, answered) = oneshot::channel();
         let (tag, request) = {
             let mut state = self.shared.state();
@@ -282,11 +315,7 @@ impl Line {
             self.shared.state().answers.remove(&tag);
             return Err(refused);
         }
-        match answered.await {
-            Ok(Notice::Refused { text, .. }) => Err(Refused::Said(text)),
-            Ok(notice) => Ok(notice),
-            Err(_) => Err(Refused::Gone),
-        }
+        Ok(answered)
     }
 
     pub(crate) async fn done(&self, make: impl FnOnce(u32) -> Request) -> Result<(), KeeperError> {
@@ -380,12 +409,16 @@ impl Shared {
 
     fn notice(&self, notice: Notice) {
         let mut state = self.state();
+        if let Some(mail) = about(&notice).and_then(|process| state.shells.get(&process)) {
+            return mail.notice(notice);
+        }
         match notice {
             Notice::Done { tag }
             | Notice::Refused { tag, .. }
             | Notice::Spawned { tag, .. }
             | Notice::SpawnFailed { tag, .. }
-            | Notice::Processes { tag, .. } => {
+            | Notice::Processes { tag, .. }
+            | Notice::ShellIs { tag, .. } => {
                 if let Some(answer) = state.answers.remove(&tag) {
                     // Whoever asked may have given up.
                     let _ = answer.send(notice);
@@ -431,6 +464,8 @@ impl Shared {
                     "refused connections of a sandbox were dropped while no server was there"
                 );
             }
+            // Of shells that nobody drives: whoever takes one up asks for its state.
+            Notice::ShellReady { .. } | Notice::ShellUnusable { .. } | Notice::CommandEnded { .. } => {}
             Notice::Welcome { .. } | Notice::Replaced {} | Notice::ShuttingDown {} => {}
         }
     }
@@ -441,11 +476,37 @@ impl Shared {
         state.over = true;
         state.answers.clear();
         state.holds.values().for_each(Hold::lost);
+        state.shells.values().for_each(|mail| mail.put(ShellEvent::Lost));
         for input in state.inputs.values() {
             input.state().over = true;
             input.changed.notify_one();
         }
         self.more.notify_one();
         self.refusal.notify_one();
+    }
+}
+
+/// The process that a notice, which answers no request, is about.
+fn about(notice: &Notice) -> Option<u64> {
+    match notice {
+        Notice::Output { process, .. }
+        | Notice::End { process, .. }
+        | Notice::Exited { process, .. }
+        | Notice::InputTaken { process, .. }
+        | Notice::InputRefused { process, .. }
+        | Notice::ShellReady { process, .. }
+        | Notice::ShellUnusable { process, .. }
+        | Notice::CommandEnded { process, .. } => Some(*process),
+        Notice::Welcome { .. }
+        | Notice::Done { .. }
+        | Notice::Refused { .. }
+        | Notice::Spawned { .. }
+        | Notice::SpawnFailed { .. }
+        | Notice::EgressRefused { .. }
+        | Notice::EgressUntold { .. }
+        | Notice::Processes { .. }
+        | Notice::ShellIs { .. }
+        | Notice::Replaced {}
+        | Notice::ShuttingDown {} => None,
     }
 }

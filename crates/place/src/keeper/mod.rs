@@ -8,13 +8,16 @@
 mod binary;
 mod folder;
 mod line;
+mod shell;
+#[cfg(test)]
+mod shell_tests;
 mod streams;
 #[cfg(test)]
 mod tests;
 
 use crate::{Exit, Handle, Output, Process, Signal, Spawn, SpawnError, Stdin};
+pub use ::keeper::codec::Blob;
 use ::keeper::{
-    codec::Blob,
     config::{self, CONFIG_VERSION, Config, Started},
     wire::{
         Channel, EgressRefusal, Flow, Isolation, Life, Limit, Mode, Notice, ProcessState, Reach, Request,
@@ -24,6 +27,9 @@ use ::keeper::{
 pub use config::{Access, HostRule, Limits, Mount, Network, Sandbox};
 pub use folder::Keepers;
 use line::{Line, Refused};
+pub use shell::{
+    CommandInput, Ended, How, Left, RunError, Shell, ShellEvent, ShellPhase, ShellState, Stream, Unfit, Whom,
+};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 pub(crate) use streams::{KeptHandle, KeptInput, KeptOutput};
 
@@ -116,6 +122,7 @@ pub struct Kept {
 #[derive(Debug, Clone)]
 pub struct Keeper {
     line: Arc<Line>,
+    version: u16,
     epoch: u64,
     isolation: Arc<Isolation>,
     found: Arc<Vec<Kept>>,
@@ -190,19 +197,35 @@ impl Keeper {
     }
 
     async fn launch(&self, process: u64, spawn: Spawn, cwd: &str) -> Result<(), SpawnError> {
+        let channel = |fd, flow| Channel { fd, flow };
+        let channels = vec![channel(STDIN, Flow::In), channel(STDOUT, Flow::Out), channel(STDERR, Flow::Out)];
+        self.launch_by(|tag, spawn| Request::Spawn { tag, spawn }, process, spawn, cwd, channels).await
+    }
+
+    async fn launch_shell(&self, process: u64, spawn: Spawn, cwd: &str) -> Result<(), SpawnError> {
+        self.launch_by(|tag, spawn| Request::StartShell { tag, spawn }, process, spawn, cwd, Vec::new()).await
+    }
+
+    async fn launch_by(
+        &self,
+        request: impl FnOnce(u32, ::keeper::wire::Spawn) -> Request,
+        process: u64,
+        spawn: Spawn,
+        cwd: &str,
+        channels: Vec<Channel>,
+    ) -> Result<(), SpawnError> {
         let program = spawn.program.clone();
         let path = spawn.env.get("PATH").cloned().unwrap_or_default();
         let failed = |source| SpawnError::Failed { path: PathBuf::from(&program), source };
-        let channel = |fd, flow| Channel { fd, flow };
         let wanted = ::keeper::wire::Spawn {
             process,
             argv: [spawn.program].into_iter().chain(spawn.args).map(blob).collect(),
             env: spawn.env.into_iter().map(|(name, value)| blob(format!("{name}={value}"))).collect(),
             cwd: blob(cwd.to_owned()),
-            channels: vec![channel(STDIN, Flow::In), channel(STDOUT, Flow::Out), channel(STDERR, Flow::Out)],
+            channels,
             open_files: None,
         };
-        match self.line.ask(|tag| Request::Spawn { tag, spawn: wanted }).await {
+        match self.line.ask(|tag| request(tag, wanted)).await {
             Ok(Notice::Spawned { .. }) => Ok(()),
             Ok(Notice::SpawnFailed { failure, errno, .. }) => Err(match failure {
                 SpawnFailure::NotFound => {

@@ -199,6 +199,24 @@ impl Sandboxes {
         }))
     }
 
+    /// What is in the sandbox's last snapshot; none when it has none.
+    pub(crate) async fn last_taken(&self, sandbox: &str) -> Result<Option<SnapshotTaken>, Fault> {
+        let row = self.inner.journal.sandbox(sandbox).await.map_err(faults::read)?;
+        Ok(row.and_then(|row| row.snapshot).map(|kept| SnapshotTaken {
+            snapshot: kept.id,
+            files: kept.files,
+            bytes: kept.bytes,
+            left_out: 0,
+            torn: 0,
+        }))
+    }
+
+    /// Can a snapshot still be restored? One that nothing names any more may be collected at any time.
+    pub(crate) async fn is_kept(&self, snapshot: &str) -> bool {
+        let keep = self.inner.journal.snapshots().await.unwrap_or_default();
+        keep.iter().any(|id| id == snapshot)
+    }
+
     /// The sandbox's files: on disk when `folder` is there, else in its last snapshot.
     pub(crate) async fn files(&self, sandbox: &str, folder: PathBuf) -> Result<Files, Fault> {
         let opened = self.look(move || place::files::Files::open(&folder)).await?;

@@ -13,10 +13,11 @@ use crate::{
     turns::{Admission, Occupancy, Turn},
 };
 use journal::{Space, TurnRow};
-use occupant::Cx;
+use occupant::{Cx, TurnLimits};
 use protocol::{
-    Accepted, Actor, Answer, Code, Configure, ContentBlock, Disposition, Fault, Level, Notice, OnBusy,
-    Outcome, PromptAccepted, Reason, Seq, Session, SessionConfig, SessionRenamed, Status, Timestamp, TurnId,
+    Accepted, Actor, Answer, Code, Configure, ContentBlock, Disposition, Fault, OnBusy, Outcome,
+    PromptAccepted, Reason, Seq, Session, SessionConfig, SessionRenamed, SnapshotTaken, Status, Timestamp,
+    TurnId, Usd,
 };
 use tokio::time::Instant;
 
@@ -50,6 +51,10 @@ pub(crate) enum Command {
     },
     Stop {
         reply: Reply<Session>,
+    },
+    /// Take a snapshot of its files as they are; none when there are no files.
+    Snapshot {
+        reply: Reply<Option<SnapshotTaken>>,
     },
     /// Free what it takes up, if nobody uses it.
     Evict {
@@ -100,6 +105,7 @@ impl Command {
             | Self::Configure { reply, .. }
             | Self::Answer { reply, .. } => drop(reply.send(Err(fault.clone()))),
             Self::Logs { reply } => drop(reply.send(Err(fault.clone()))),
+            Self::Snapshot { reply } => drop(reply.send(Err(fault.clone()))),
             Self::Space { .. } | Self::Wake | Self::Shutdown => {}
         }
     }
@@ -114,6 +120,7 @@ impl Task {
             Command::Resume { reply } => self.on_resume(reply),
             Command::Stop { reply } => self.on_stop(reply),
             Command::Evict { reply } => self.on_evict(reply),
+            Command::Snapshot { reply } => self.on_snapshot(reply),
             Command::End { reply } => self.on_end(reply),
             Command::Remove { actor, reply } => self.on_remove(actor, reply).await,
             Command::Configure { actor, request, reply } => self.on_configure(actor, request, reply),
@@ -201,11 +208,6 @@ impl Task {
                 max_budget_usd: prompt.max_budget_usd,
             },
         );
-        if prompt.max_turns.is_some() || prompt.max_budget_usd.is_some() {
-            // A limit that does nothing must not look as if it did.
-            let text = "maxTurns and maxBudgetUsd are recorded and not enforced yet".to_owned();
-            cx.record(Actor::System, Notice { level: Level::Warning, text });
-        }
         let turn = Turn {
             id,
             client_id: prompt.client_id,
@@ -213,6 +215,7 @@ impl Task {
             accepted_seq: seq,
             content: prompt.content,
             model: prompt.model,
+            limits: turn_limits(prompt.max_turns, prompt.max_budget_usd),
         };
         self.turn_rows.push(turn_row(&turn, false, None));
         self.state.last_active_at = Timestamp::now().at_least(self.state.last_active_at);
@@ -470,4 +473,9 @@ impl Task {
         let view = self.view(seq);
         self.pending.push_back((seq, Pend::answer(reply, Ok(view))));
     }
+}
+
+/// A caller's limits for one turn, as the occupant takes them.
+pub(super) fn turn_limits(max_turns: Option<u32>, max_budget_usd: Option<f64>) -> TurnLimits {
+    TurnLimits { steps: max_turns, cost: max_budget_usd.and_then(Usd::new) }
 }

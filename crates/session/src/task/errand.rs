@@ -32,6 +32,8 @@ pub(super) enum Ran {
     Froze { reply: Reply<Session>, frozen: Result<(), String>, taken: Option<Taken> },
     /// The same, because the disk is nearly full.
     StoodStill { frozen: Result<(), String> },
+    /// A snapshot was taken beside the running occupant.
+    Copied { reply: Reply<Option<SnapshotTaken>>, taken: Option<Taken> },
     /// What was left of the occupant is gone, and its files are put away as far as was asked.
     PutAway { taken: Option<Taken> },
 }
@@ -125,6 +127,7 @@ impl Task {
         match ran {
             Ran::Froze { reply, frozen, taken } => self.on_froze(reply, frozen, taken, &mut cx),
             Ran::StoodStill { frozen } => self.on_stood_still(frozen, &mut cx),
+            Ran::Copied { reply, taken } => self.on_copied(reply, taken, &mut cx),
             Ran::PutAway { taken } => {
                 self.note_taken(taken, &mut cx);
                 self.after_gone(&mut cx);
@@ -194,6 +197,39 @@ impl Task {
             Space::Low | Space::Enough => {}
         }
         self.settle(cx);
+    }
+
+    /// Takes a snapshot; what runs stands still for as long as that takes, where it can be made to.
+    pub(super) fn on_snapshot(&mut self, reply: Reply<Option<SnapshotTaken>>) {
+        let hold = match &self.occupied {
+            Occupied::Live(live) if live.runs() && live.hold.keeper().can_freeze() => {
+                Some((live.hold.freeze(), live.hold.thaw()))
+            }
+            Occupied::Live(_) | Occupied::Launching(_) | Occupied::Empty => None,
+        };
+        let (shared, fixed) = (Arc::clone(&self.shared), self.fixed.clone());
+        self.errands.push_back(Box::pin(async move {
+            if !shared.place.exists(&fixed.sandbox).await {
+                return Ran::Copied { reply, taken: None };
+            }
+            let thaw = match hold {
+                None => None,
+                Some((freeze, thaw)) => freeze.await.is_ok().then_some(thaw),
+            };
+            let taken = take(&shared, &fixed).await;
+            if let Some(thaw) = thaw
+                && let Err(error) = thaw.await
+            {
+                tracing::error!(session = %fixed.id, %error, "a process could not be thawed after a snapshot");
+            }
+            Ran::Copied { reply, taken: Some(taken) }
+        }));
+    }
+
+    fn on_copied(&mut self, reply: Reply<Option<SnapshotTaken>>, taken: Option<Taken>, cx: &mut Cx) {
+        let answer = taken.clone().transpose();
+        self.note_taken(taken, cx);
+        self.pending.push_back((cx.last_seq(), Pend::answer(reply, answer)));
     }
 
     fn note_taken(&mut self, taken: Option<Taken>, cx: &mut Cx) {

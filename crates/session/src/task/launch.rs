@@ -1,23 +1,29 @@
 //! Bringing an occupant to its place: the workspace, the environment, the process. Runs beside the task, so
 //! that a session can be cancelled, ended or asked about while its agent is on the way.
 
-use super::occupied::{DISK_BUSY, Occupied};
+use super::{
+    occupied::{DISK_BUSY, Occupied},
+    terminals::Furnished,
+};
 use crate::{
     Shared, agents, faults,
-    policy::{Applied, walls},
+    policy::{Applied, narrowed, walls},
     quota::Slot,
     spec::{Memo, Spec, internal},
 };
 use journal::NewSession;
-use occupant::{Begin, Redactor};
+use occupant::{Before, Begin, PlaceOffers, Redactor};
 use place::{Spawn, Spawned, Terms, Walls, keeper::Access};
-use protocol::{Body, Code, Fault, Level, McpDelivery, McpServers, Notice, SessionConfig, SessionKind};
+use protocol::{
+    Body, Code, ContentBlock, Fault, Level, McpDelivery, McpServers, Notice, SessionConfig, SessionKind,
+};
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// A process that has not said a word yet, and how to greet it.
 pub(crate) struct Launched {
     pub(super) spawned: Spawned,
     pub(super) begin: Begin,
+    pub(super) room: Furnished,
     pub(super) slot: Slot,
     /// Recorded before the occupant's first word.
     pub(super) told: Vec<Body>,
@@ -36,6 +42,13 @@ pub(super) enum Workspace {
     /// The session has never run.
     New,
     /// It should be there from before.
+    Kept,
+}
+
+/// Whether the agent finds what it left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Home {
+    New,
     Kept,
 }
 
@@ -60,10 +73,14 @@ async fn launch(
     slot: Slot,
     workspace: Workspace,
 ) -> Result<Launched, Fault> {
-    let outfit = outfit(shared, fixed, memo, &spec).await?;
+    let mut outfit = outfit(shared, fixed, memo, &spec).await?;
     // Nobody clears the folder while somebody comes in.
     let _entry = shared.sandboxes.entry(&fixed.sandbox).await;
-    let mut told = prepare(shared, fixed, &spec, &outfit, workspace).await?;
+    let (home, mut told) = prepare(shared, fixed, &spec, &outfit, workspace).await?;
+    if home == Home::New {
+        // What the agent kept of the conversation was in the home that is gone.
+        outfit.begin.resume = None;
+    }
     let manifest = &outfit.version.manifest;
     let mut terms = outfit.applied.terms.clone();
     let program = match (manifest.command.as_str(), terms.walls) {
@@ -78,12 +95,13 @@ async fn launch(
         }
         (other, _) => other.to_owned(),
     };
+    let room = Furnished { env: outfit.env.clone(), terms: terms.clone() };
     let spawn = Spawn { program, args: manifest.args.clone(), env: outfit.env, cwd: spec.cwd };
     let spawned = shared.place.spawn(&fixed.sandbox, spawn, terms).await;
     let spawned = spawned.map_err(|error| faults::spawn(&error))?;
     told.extend(outfit.applied.warnings.into_iter().map(warning));
     told.extend(in_force(&spawned, outfit.applied.disk_bytes));
-    Ok(Launched { spawned, begin: outfit.begin, slot, told, disk_bytes: outfit.applied.disk_bytes })
+    Ok(Launched { spawned, begin: outfit.begin, room, slot, told, disk_bytes: outfit.applied.disk_bytes })
 }
 
 fn warning(text: String) -> Body {
@@ -125,6 +143,11 @@ pub(super) struct Outfit {
 impl Outfit {
     pub(super) fn disk_bytes(&self) -> Option<u64> {
         self.applied.disk_bytes
+    }
+
+    /// For what is taken up: how to greet the occupant, and how to start a process beside it.
+    pub(super) fn into_parts(self) -> (Begin, Furnished) {
+        (self.begin, Furnished { env: self.env, terms: self.applied.terms })
     }
 }
 
@@ -181,8 +204,30 @@ pub(super) async fn outfit(
         resume: memo.agent_session.clone(),
         turn_secs,
         redactor: Redactor::new(secrets),
+        terms: occupant::Terms {
+            auth: version.manifest.auth.clone(),
+            place: PlaceOffers::FilesAndTerminals,
+            before: before(shared, fixed, memo).await?,
+            policy: narrowed(policy, spec.policy.as_ref()),
+            spent: memo.spent,
+        },
     };
     Ok(Outfit { version, servers, env, applied, begin })
+}
+
+/// What the agent must know of when it comes back: none before its first prompt.
+async fn before(shared: &Shared, fixed: &NewSession, memo: &Memo) -> Result<Before, Fault> {
+    let Some(seq) = memo.last_prompt else { return Ok(Before::Nothing) };
+    let event = shared.journal.event(fixed.id, seq).await.map_err(faults::read)?;
+    let last_prompt = event.and_then(|event| match event.decode() {
+        Ok(Body::PromptAccepted(prompt)) => {
+            let text: Vec<&str> = prompt.content.iter().map(ContentBlock::plain).collect();
+            Some(text.join("\n"))
+        }
+        // Erased, or cut off by retention: there is nothing to compare with.
+        Ok(_) | Err(_) => None,
+    });
+    Ok(Before::Conversation { last_prompt })
 }
 
 /// Makes the workspace where there is none: from its last snapshot, or new, with the session's own instructions and
@@ -193,14 +238,14 @@ async fn prepare(
     spec: &Spec,
     outfit: &Outfit,
     workspace: Workspace,
-) -> Result<Vec<Body>, Fault> {
+) -> Result<(Home, Vec<Body>), Fault> {
     let (place, version) = (&shared.place, &outfit.version);
     if place.exists(&fixed.sandbox).await {
-        return Ok(Vec::new());
+        return Ok((Home::Kept, Vec::new()));
     }
     // Also for a new session: the sandbox that it shares may have been put away.
     if let Some(restored) = restore(shared, fixed).await? {
-        return Ok(vec![restored]);
+        return Ok((Home::Kept, vec![restored]));
     }
     let created = place.create(&fixed.sandbox, &version.folder, walls(fixed.place)).await;
     created.map_err(|error| faults::place(&error))?;
@@ -215,13 +260,14 @@ async fn prepare(
             .map_err(internal)?;
         place.write_file(&fixed.sandbox, ".mcp.json", &file).await.map_err(|error| faults::place(&error))?;
     }
-    Ok(match workspace {
+    let notices = match workspace {
         Workspace::New => Vec::new(),
         Workspace::Kept => vec![warning(format!(
             "the workspace was gone, and there is no snapshot of it: it was made again from version {} of agent {}",
             version.number, version.name
         ))],
-    })
+    };
+    Ok((Home::New, notices))
 }
 
 async fn restore(shared: &Shared, fixed: &NewSession) -> Result<Option<Body>, Fault> {

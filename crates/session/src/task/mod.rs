@@ -6,6 +6,7 @@
 //! It never waits for a commit. It ends when there is nothing left that needs it; the next command starts
 //! another one from the stored row.
 
+mod asks;
 mod clock;
 mod command;
 mod errand;
@@ -13,6 +14,7 @@ mod launch;
 mod occupied;
 mod record;
 mod stored;
+mod terminals;
 
 pub(crate) use command::{Command, Prompt};
 pub(crate) use record::first_state;
@@ -26,6 +28,7 @@ use crate::{
     spec::{Memo, Outbox, Spec},
     turns::{Turn, Turns},
 };
+use asks::Asks;
 use clock::Clock;
 use errand::Errand;
 use journal::{Durable, NewSession, SessionState, TurnRow, Writer};
@@ -38,6 +41,7 @@ use protocol::{
 };
 use record::Pend;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
+use terminals::Furnished;
 use tokio::{sync::watch, time::Instant};
 
 pub(crate) struct Task {
@@ -59,6 +63,10 @@ pub(crate) struct Task {
     outbox: Outbox,
     /// Work that must be done before the next command is looked at, one after the other.
     errands: VecDeque<Errand>,
+    /// Work that the occupant asked for.
+    asks: Asks,
+    /// How to start one more process beside the occupant; none when it is not there.
+    room: Option<Arc<Furnished>>,
     clock: Clock,
     /// Effects waiting for their events to be on disk, in order.
     pending: VecDeque<(Seq, Pend)>,
@@ -100,6 +108,18 @@ impl Task {
         Self::assemble(shared, inbox, writer, fixed, state, 1, memo)
     }
 
+    /// A session whose events go on after another one's.
+    pub(crate) fn begin_fork(
+        shared: Arc<Shared>,
+        writer: Writer,
+        fixed: NewSession,
+        state: SessionState,
+        memo: Memo,
+        inbox: Inbox,
+    ) -> Self {
+        Self::assemble(shared, inbox, writer, fixed, state, 1, memo)
+    }
+
     fn assemble(
         shared: Arc<Shared>,
         inbox: Inbox,
@@ -125,6 +145,8 @@ impl Task {
             occupied: Occupied::Empty,
             outbox: Outbox::default(),
             errands: VecDeque::new(),
+            asks: Asks::default(),
+            room: None,
             clock: Clock::new(Instant::now()),
             pending: VecDeque::new(),
             joiners: Vec::new(),
@@ -137,7 +159,14 @@ impl Task {
     }
 
     /// Records the session's birth and starts its occupant; `reply` is answered when that is ready.
-    pub(crate) fn create(&mut self, actor: Actor, spec: Spec, slot: Slot, reply: Reply<Session>) {
+    pub(crate) fn create(
+        &mut self,
+        actor: Actor,
+        spec: Spec,
+        slot: Slot,
+        told: Option<Notice>,
+        reply: Reply<Session>,
+    ) {
         let mut cx = self.cx();
         cx.record(
             actor,
@@ -151,6 +180,9 @@ impl Task {
                 forked_from: self.fixed.forked_from,
             },
         );
+        if let Some(told) = told {
+            cx.record(Actor::System, told);
+        }
         self.joiners.push(reply);
         self.occupied = launch::start(&self.shared, &self.fixed, &self.memo, spec, slot, Workspace::New);
         self.settle(cx);
@@ -172,6 +204,7 @@ impl Task {
                     Err(_) => self.lose("the journal is closed"),
                 },
                 ran = errand::run(&mut self.errands) => self.on_ran(ran),
+                (id, result) = self.asks.next() => self.on_asked(id, result),
                 Some(command) = self.inbox.recv(), if self.errands.is_empty() => self.on_command(command).await,
                 heard = self.occupied.hear(readable) => self.on_heard(heard),
                 () = until(deadline) => self.on_tick(),
@@ -287,6 +320,8 @@ impl Task {
         self.redactor = launched.begin.redactor.clone();
         self.clock = Clock::new(Instant::now());
         cx.now = self.clock.read(Instant::now());
+        self.asks.clear();
+        self.room = Some(Arc::new(launched.room));
         let acp = occupant::Acp::begin(launched.begin, cx);
         self.let_go();
         self.memo.tie = Some(launched.spawned.hold.tie().clone());
@@ -378,7 +413,8 @@ impl Task {
             live.acp.configure(config, Actor::System, cx);
         }
         cx.record(Actor::System, TurnStarted { turn: turn.id });
-        live.acp.prompt(turn.id, &turn.content, cx);
+        live.acp.prompt(turn.id, &turn.content, turn.limits, cx);
+        self.memo.last_prompt = Some(turn.accepted_seq);
         self.turn_rows.push(row);
     }
 
@@ -465,6 +501,9 @@ impl Task {
         // What the machine says of the turn it lost belongs before the status.
         self.hear_said(cx);
         self.configurers.clear();
+        self.memo.spent = live.acp.spent();
+        self.asks.clear();
+        self.room = None;
         self.shared.frozen.take(self.fixed.id);
         let stays = errand::Stays::after(exit.after.as_ref());
         self.errands.push_back(errand::put_away(&self.shared, &self.fixed, Some(live.into_hold()), stays));

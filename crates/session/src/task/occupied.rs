@@ -14,8 +14,8 @@ const DRAIN: Duration = Duration::from_millis(200);
 /// Refused connections of one process that are told; a program that tries for ever fills no journal.
 const REFUSALS: u32 = 200;
 /// Between two looks at a workspace's size.
-pub(super) const DISK_BUSY: Duration = Duration::from_secs(5);
-const DISK_IDLE: Duration = Duration::from_secs(30);
+pub(super) const DISK_BUSY: Duration = Duration::from_secs(limits::DISK_BUSY_SECS);
+const DISK_IDLE: Duration = Duration::from_secs(limits::DISK_IDLE_SECS);
 /// What an `occupant_exited` event tells of stderr.
 const STDERR_TAIL: usize = 4 * 1024;
 
@@ -301,6 +301,11 @@ impl LiveOccupant {
             self.phase = Phase::Ready;
             self.thaw_now();
         }
+    }
+
+    /// Neither paused nor stopped for want of room.
+    pub(super) fn runs(&self) -> bool {
+        self.phase != Phase::Frozen && !self.halted
     }
 
     /// Is there anything to stop? A paused one stands still already.

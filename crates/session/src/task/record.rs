@@ -77,6 +77,9 @@ impl Task {
     /// Ends a step: appends its events, the changed rows and the state in one piece.
     pub(super) fn settle(&mut self, mut cx: Cx) {
         self.hear_said(&mut cx);
+        for (id, ask) in cx.take_asks() {
+            self.start_ask(id, ask);
+        }
         let drained = cx.drain();
         let events: Vec<NewEvent> =
             drained.records.into_iter().map(|(actor, body)| self.encode(actor, &body)).collect();

@@ -14,7 +14,7 @@ use crate::{
     turns::{Admission, Turn},
 };
 use journal::Journal;
-use occupant::Cx;
+use occupant::{Cx, TurnLimits};
 use protocol::{Actor, Body, Code, Fault, Level, Notice, Outcome, Reason, SessionId, Status};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -104,6 +104,7 @@ impl Task {
                 accepted_seq: row.accepted_seq,
                 content: Vec::new(),
                 model: None,
+                limits: TurnLimits::default(),
             };
             if row.started && found.as_ref().is_some_and(|found| found.saved.turn() == Some(turn.id)) {
                 self.turns.take_up(turn);
@@ -116,9 +117,10 @@ impl Task {
             }
             let journal = self.shared.journal.clone();
             match prompt_of(&journal, self.fixed.id, &turn).await {
-                Ok((content, model)) => {
-                    turn.content = content;
-                    turn.model = model;
+                Ok(prompt) => {
+                    turn.limits = super::command::turn_limits(prompt.max_turns, prompt.max_budget_usd);
+                    turn.content = prompt.content;
+                    turn.model = prompt.model;
                     self.turns.place(turn, Admission::Back);
                 }
                 Err(message) => {
@@ -174,11 +176,14 @@ impl Task {
         let spec = Spec::open(&self.shared.vault, &self.fixed.spec).map_err(|error| error.to_string())?;
         let outfit = super::launch::outfit(&self.shared, &self.fixed, &self.memo, &spec).await;
         let outfit = outfit.map_err(|fault| fault.message.to_string())?;
-        Ok(Found { process, saved, outbox, disk_bytes: outfit.disk_bytes(), begin: outfit.begin })
+        let disk_bytes = outfit.disk_bytes();
+        let (begin, room) = outfit.into_parts();
+        Ok(Found { process, saved, outbox, disk_bytes, begin, room })
     }
 
     fn take_up(&mut self, found: Found, cx: &mut Cx) {
-        let Found { process, saved, outbox, disk_bytes, begin } = found;
+        let Found { process, saved, outbox, disk_bytes, begin, room } = found;
+        self.room = Some(Arc::new(room));
         let text = "the server was restarted; the agent went on meanwhile and was taken up".to_owned();
         cx.record(Actor::System, Notice { level: Level::Info, text });
         self.redactor = begin.redactor.clone();
@@ -270,6 +275,7 @@ struct Found {
     outbox: Outbox,
     disk_bytes: Option<u64>,
     begin: occupant::Begin,
+    room: super::terminals::Furnished,
 }
 
 /// What a waiting prompt says, from the journal.
@@ -277,11 +283,11 @@ async fn prompt_of(
     journal: &Journal,
     session: SessionId,
     turn: &Turn,
-) -> Result<(Vec<protocol::ContentBlock>, Option<String>), String> {
+) -> Result<protocol::PromptAccepted, String> {
     let event = journal.event(session, turn.accepted_seq).await.map_err(|error| error.to_string())?;
     let event = event.ok_or("the prompt is no longer in the journal")?;
     match event.decode().map_err(|error| error.to_string())? {
-        Body::PromptAccepted(prompt) if prompt.turn == turn.id => Ok((prompt.content, prompt.model)),
+        Body::PromptAccepted(prompt) if prompt.turn == turn.id => Ok(prompt),
         _ => Err("the journal holds something else where the prompt should be".to_owned()),
     }
 }

@@ -7,7 +7,7 @@
 mod changes;
 mod checkpoint;
 mod events;
-mod read;
+pub(crate) mod read;
 pub(crate) mod schema;
 mod sessions;
 mod tables;

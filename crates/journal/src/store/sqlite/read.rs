@@ -5,6 +5,7 @@ use super::{damaged, int, schema, uint};
 use crate::{
     NewSession, OpenError, ReadError, SessionRow, SessionState, StoredEvent,
     blobs::Address,
+    chain::Hash,
     lanes::Head,
     store::{Events, Found, FoundPage},
 };
@@ -58,7 +59,12 @@ impl Events for SqliteReader {
         Ok(page)
     }
 
+    fn mark(&mut self, session: SessionId, seq: Seq) -> Result<Option<(Hash, Timestamp)>, ReadError> {
+        mark(&self.db, session, seq).map_err(|error| read_error(&error))
+    }
+
     fn event(&mut self, session: SessionId, seq: Seq) -> Result<Option<Found>, ReadError> {
+        let session = holder(&self.db, session, seq).map_err(|error| read_error(&error))?;
         let read = || {
             self.db
                 .prepare_cached(
@@ -78,7 +84,57 @@ impl Events for SqliteReader {
     }
 }
 
+/// Whose events the one numbered `seq` is among: the session's own, or one that it was forked from.
+fn holder(db: &Connection, session: SessionId, seq: Seq) -> rusqlite::Result<SessionId> {
+    let mut holder = session;
+    loop {
+        let parent = db
+            .prepare_cached("SELECT parent FROM sessions WHERE id = ?1 AND parent_seq >= ?2")?
+            .query_row(params![holder.uuid().as_bytes(), int(seq)], |row| uuid(row, 0))
+            .optional()?;
+        match parent {
+            // A parent is older than its fork, so that this ends.
+            Some(parent) => holder = SessionId::from_uuid(parent),
+            None => return Ok(holder),
+        }
+    }
+}
+
+pub(crate) fn mark(
+    db: &Connection,
+    session: SessionId,
+    seq: Seq,
+) -> rusqlite::Result<Option<(Hash, Timestamp)>> {
+    let holder = holder(db, session, seq)?;
+    db.prepare_cached(
+        "SELECT e.hash, e.at FROM sessions s JOIN events e ON e.session_no = s.no AND e.seq = ?2 WHERE s.id = ?1",
+    )?
+    .query_row(params![holder.uuid().as_bytes(), int(seq)], |row| {
+        Ok((row.get::<_, Hash>(0)?, Timestamp::from_millis(row.get(1)?)))
+    })
+    .optional()
+}
+
+/// A page, which ends where the session was forked from its parent when it begins before that.
 fn read_page(db: &Connection, session: SessionId, after: Seq, limit: usize) -> Result<FoundPage, ReadError> {
+    let fork = db
+        .prepare_cached("SELECT parent, parent_seq, head_seq FROM sessions WHERE id = ?1 AND parent_seq > ?2")
+        .and_then(|mut select| {
+            let row = |row: &Row<'_>| Ok((uuid(row, 0)?, uint(row.get(1)?), uint(row.get(2)?)));
+            select.query_row(params![session.uuid().as_bytes(), int(after)], row).optional()
+        })
+        .map_err(|error| read_error(&error))?;
+    let Some((parent, parent_seq, last_seq)) = fork else { return own_page(db, session, after, limit) };
+    let inherited = usize::try_from(parent_seq - after).unwrap_or(limit).min(limit);
+    match read_page(db, SessionId::from_uuid(parent), after, inherited.max(1)) {
+        Ok(page) => Ok(FoundPage { last_seq, ..page }),
+        // Retention or removal took what the two shared.
+        Err(ReadError::NotFound) => Err(ReadError::Expired { first_seq: parent_seq + 1 }),
+        Err(error) => Err(error),
+    }
+}
+
+fn own_page(db: &Connection, session: SessionId, after: Seq, limit: usize) -> Result<FoundPage, ReadError> {
     let failed = |error: rusqlite::Error| read_error(&error);
     let row = db
         .prepare_cached("SELECT no, first_seq, head_seq FROM sessions WHERE id = ?1")
@@ -207,7 +263,12 @@ pub(super) fn session_row(row: &Row<'_>) -> rusqlite::Result<SessionRow> {
             live: row.get(18)?,
             memo: row.get(19)?,
         },
-        first_seq: uint(row.get(20)?),
+        // A fork shows its parent's events as its own.
+        first_seq: if parent_seq.is_some_and(|seq| row.get(20) == Ok(seq + 1)) {
+            1
+        } else {
+            uint(row.get(20)?)
+        },
         last_seq: uint(row.get(21)?),
         epoch: uint(row.get(22)?),
     })

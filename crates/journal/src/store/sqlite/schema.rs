@@ -174,7 +174,7 @@ CREATE TABLE counters (
 ";
 
 /// Sandboxes have rows of their own since several sessions may share one, and since a snapshot outlives its session's
-/// processes. The index answers whether a sandbox still has a session.
+/// processes. The indexes answer whether a sandbox still has a session, and whether a session has forks.
 const SANDBOXES: &str = "
 CREATE TABLE sandboxes (
     id             TEXT PRIMARY KEY,
@@ -189,6 +189,7 @@ CREATE TABLE sandboxes (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX sandboxes_key ON sandboxes (tenant_no, key) WHERE key IS NOT NULL;
 CREATE INDEX sessions_sandbox ON sessions (sandbox);
+CREATE INDEX sessions_parent ON sessions (parent) WHERE parent IS NOT NULL;
 ";
 
 /// Makes the database if the folder has none, and refuses to where data says that there was one.

@@ -88,8 +88,16 @@ impl SqliteStore {
                  parent, parent_seq, status, live, status_reason, model, name, last_active_at, memo, epoch, bytes,
                  first_seq, base_hash, head_seq, head_hash, last_at)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-                 1, ?21, ?22, ?23, ?24)",
+                 ?25, ?21, ?22, ?23, ?24)",
         )?;
+        let (first_seq, base) = match new.forked_from {
+            None => (1, chain::genesis(&new.tenant, new.id)),
+            Some(fork) => {
+                let parent = super::read::mark(&self.db, fork.session, fork.seq)?;
+                let (hash, _) = parent.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+                (int(fork.seq) + 1, chain::fork_genesis(&new.tenant, new.id, &hash))
+            }
+        };
         let no = insert.insert(params![
             new.id.uuid().as_bytes(),
             tenant,
@@ -111,10 +119,11 @@ impl SqliteStore {
             state.memo,
             int(FIRST_EPOCH),
             bytes,
-            chain::genesis(&new.tenant, new.id),
+            base,
             int(head.seq),
             head.hash,
             head.at.as_millis(),
+            first_seq,
         ])?;
         self.db
             .prepare_cached("INSERT INTO specs (session_no, spec) VALUES (?1, ?2)")?

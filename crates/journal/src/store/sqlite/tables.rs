@@ -204,6 +204,12 @@ impl Tables for SqliteReader {
         })
     }
 
+    fn has_forks(&mut self, session: SessionId) -> Result<bool, ReadError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM sessions WHERE parent = ?1)";
+        let found = self.one(sql, [session.uuid().as_bytes()], |row| row.get(0))?;
+        Ok(found.unwrap_or(false))
+    }
+
     fn sandbox(&mut self, id: &str) -> Result<Option<SandboxRow>, ReadError> {
         let sql = format!(
             "SELECT {SANDBOX_COLUMNS} FROM sandboxes b JOIN tenants t ON t.no = b.tenant_no WHERE b.id = ?1"

@@ -131,7 +131,7 @@ fn a_turn_costs_no_more_than_it_may() {
     let limits = TurnLimits { cost: Usd::new(0.25), steps: None };
     story.step(|acp, cx| {
         cx.record(Actor::System, protocol::TurnStarted { turn: turn_id(1) });
-        acp.prompt_within(turn_id(1), &[ContentBlock::Text { text: "hi".to_owned() }], limits, cx);
+        acp.prompt(turn_id(1), &[ContentBlock::Text { text: "hi".to_owned() }], limits, cx);
     });
     story.update("s", cost(1.2));
     assert_ne!(story.sent.last().unwrap()["method"], "session/cancel");

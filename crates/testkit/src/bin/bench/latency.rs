@@ -91,6 +91,29 @@ pub(crate) async fn turn(report: &mut Report, program: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The demo agent's own time from its start to an answered `session/new`.
+pub(crate) fn bare_start(program: &Path) -> Result<Duration> {
+    let began = Instant::now();
+    #[expect(clippy::disallowed_methods, reason = "the benchmark runs the agent without a server")]
+    let mut command = std::process::Command::new(program);
+    let mut child = command.arg("demo-agent").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut input = child.stdin.take().context("no stdin")?;
+    let mut output = BufReader::new(child.stdout.take().context("no stdout")?);
+    for (id, method, params) in [
+        (0, "initialize", json!({"protocolVersion": 1, "clientCapabilities": {}})),
+        (1, "session/new", json!({"cwd": "/", "mcpServers": []})),
+    ] {
+        let line = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string() + "\n";
+        input.write_all(line.as_bytes())?;
+        let mut answer = String::new();
+        anyhow::ensure!(output.read_line(&mut answer)? > 0, "the agent ended");
+    }
+    let took = began.elapsed();
+    child.kill()?;
+    child.wait()?;
+    Ok(took)
+}
+
 /// The demo agent's own time from a prompt to its first update.
 fn bare_agent(program: &Path) -> Result<Duration> {
     #[expect(clippy::disallowed_methods, reason = "the benchmark runs the agent without a server")]

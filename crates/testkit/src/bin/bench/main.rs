@@ -8,6 +8,7 @@
 mod figures;
 mod followers;
 mod latency;
+mod sandbox;
 mod seed;
 mod stored;
 
@@ -48,6 +49,15 @@ async fn all(mut report: Report, program: PathBuf) -> Result<()> {
     }
     if report.wants("stored") {
         stored::sessions(&mut report, &program).await?;
+    }
+    if report.wants("sandbox-made") {
+        sandbox::made(&mut report, &program).await?;
+    }
+    if report.wants("sandbox-moved") {
+        sandbox::moved(&mut report, &program).await?;
+    }
+    if report.wants("sandbox-crowd") {
+        sandbox::crowd(&mut report, &program).await?;
     }
     report.finish()
 }

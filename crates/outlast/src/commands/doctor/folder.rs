@@ -1,16 +1,7 @@
-//! `doctor`: looks at the data folder, the machine and the server, changes nothing, and says what is wrong
-//! and what to do about it.
+//! The data folder and what lies under it: who can read it, how much room there is, how fast the disk is.
 
-use crate::{
-    config::Config,
-    exit::{Exit, Failure},
-    reach,
-    running::Running,
-    term::{Form, Paint, Term},
-};
-use client::Client;
+use super::{Finding, Verdict};
 use rustix::fs::{StatVfs, statfs, statvfs};
-use serde::Serialize;
 use std::{
     fs,
     io::{self, Write as _},
@@ -27,55 +18,8 @@ const SLOW_SYNC: Duration = Duration::from_millis(20);
 /// Below this the server refuses new work, and not far above it somebody should know.
 const LITTLE_SPACE_BYTES: u64 = 1024 * 1024 * 1024;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Verdict {
-    Good,
-    Warning,
-    Fault,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Finding {
-    subject: &'static str,
-    verdict: Verdict,
-    /// What was seen, and what to do when it is not good.
-    text: String,
-}
-
-impl Finding {
-    fn new(subject: &'static str, verdict: Verdict, text: impl Into<String>) -> Self {
-        Self { subject, verdict, text: text.into() }
-    }
-}
-
-pub(crate) async fn doctor(config: &Config, term: &Term) -> Result<Exit, Failure> {
-    let data = config.data.clone();
-    let mut findings = tokio::task::spawn_blocking(move || machine(&data))
-        .await
-        .map_err(|error| Failure::Broken(format!("the examination broke off: {error}")))?;
-    findings.extend(server(config).await);
-    for finding in &findings {
-        match term.form {
-            Form::Json => term.json(finding)?,
-            Form::Text => term.say(&line(term.paint(), finding))?,
-        }
-    }
-    let faulty = findings.iter().any(|finding| finding.verdict == Verdict::Fault);
-    Ok(if faulty { Exit::Broken } else { Exit::Done })
-}
-
-fn line(paint: Paint, finding: &Finding) -> String {
-    let mark = match finding.verdict {
-        Verdict::Good => paint.green("ok  "),
-        Verdict::Warning => paint.yellow("warn"),
-        Verdict::Fault => paint.red("bad "),
-    };
-    format!("{mark}  {:<12}  {}", finding.subject, finding.text)
-}
-
 /// What can be seen without a server. Blocking.
-fn machine(data: &Path) -> Vec<Finding> {
+pub(super) fn machine(data: &Path) -> Vec<Finding> {
     let mut findings = vec![kernel(), folder(data)];
     // A folder that is not there yet is examined where it would be made.
     let Some(there) = data.ancestors().find(|path| path.is_dir()) else { return findings };
@@ -244,53 +188,6 @@ fn key_file(data: &Path) -> Finding {
             Finding::new(subject, Verdict::Fault, format!("{} cannot be read: {error}", path.display()))
         }
     }
-}
-
-async fn server(config: &Config) -> Vec<Finding> {
-    let url = reach::url(config);
-    // Health needs no key, so a broken key does not hide a running server.
-    let health = match Client::new(&url, "") {
-        Ok(client) => client.health().await,
-        Err(error) => Err(error),
-    };
-    let health = match health {
-        Ok(health) => health,
-        Err(error) => {
-            let stale = Running::read(&config.data)
-                .filter(|running| config.url.is_none() && running.url == url)
-                .map(|running| format!(" (process {} said it listens there and is gone)", running.pid))
-                .unwrap_or_default();
-            return vec![Finding::new("server", Verdict::Warning, format!("{error}{stale}"))];
-        }
-    };
-    let ours = env!("CARGO_PKG_VERSION");
-    let mut findings = vec![match (health.version == ours, health.status.as_str()) {
-        (true, "ok") => Finding::new(
-            "server",
-            Verdict::Good,
-            format!("{url}, version {}, {} live sessions", health.version, health.active_sessions),
-        ),
-        (false, "ok") => Finding::new(
-            "server",
-            Verdict::Warning,
-            format!("{url} has version {}, this program {ours}; use the same", health.version),
-        ),
-        (_, status) => Finding::new(
-            "server",
-            Verdict::Fault,
-            format!("{url} says {status}: the disk leaves no room for new work; make room"),
-        ),
-    }];
-    findings.push(match reach::client(config) {
-        Ok(client) => match client.agents().await {
-            Ok(agents) => Finding::new("key", Verdict::Good, format!("works; {} agents", agents.len())),
-            Err(error) => {
-                Finding::new("key", Verdict::Fault, Failure::from(error).message().unwrap_or_default())
-            }
-        },
-        Err(failure) => Finding::new("key", Verdict::Fault, failure.to_string()),
-    });
-    findings
 }
 
 #[cfg(test)]

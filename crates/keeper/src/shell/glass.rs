@@ -1,0 +1,349 @@
+//! What a bash does, seen from outside: whether it waits at its top level for the next line, what its last command
+//! returned, and whether the next line would be run as it is meant.
+//!
+//! It reads, and never writes: the system call that the shell is blocked in, and a few of its variables by the names
+//! that it exports for loadable builtins. Nothing that shell code can do changes any of them but by doing what
+//! they stand for, so that there is no word of the shell to forge. Native code in the same shell could; that is
+//! outside of what is defended here.
+
+use super::symbols::{self, long, word};
+use crate::{sys, wire::Unusable};
+use rustix::{
+    fd::OwnedFd,
+    fs::{Mode, OFlags},
+    io::Errno,
+    process::Pid,
+};
+use std::fs;
+
+const NAMES: [&str; 14] = [
+    "last_command_exit_value",
+    "parse_and_execute_level",
+    "executing_builtin",
+    "sourcelevel",
+    "variable_context",
+    "read_but_dont_execute",
+    "restricted",
+    "echo_command_at_execute",
+    "echo_input_at_read",
+    "trap_list",
+    "shell_functions",
+    "global_variables",
+    "shell_builtins",
+    "num_shell_builtins",
+];
+/// Of `NAMES`, the plain numbers at its beginning.
+const NUMBERS: usize = 9;
+const TRAPS: usize = 9;
+const FUNCTIONS: usize = 10;
+const VARIABLES: usize = 11;
+const BUILTINS: usize = 12;
+const BUILTIN_COUNT: usize = 13;
+/// The traps that run before every command, after failures and after files stand behind those of the signals.
+const DEBUG: u64 = 65;
+const ERROR: u64 = 66;
+const RETURN: u64 = 67;
+/// The trap for the shell's end stands before them.
+const END: u64 = 0;
+/// `struct builtin`, and its flags' place and meaning.
+const BUILTIN: usize = 48;
+const FLAGS_AT: u64 = 16;
+const ENABLED: u32 = 1;
+/// Where a scope has its table of variables.
+const TABLE_AT: u64 = 32;
+/// Where a variable has its attributes, and what says that it cannot be assigned to.
+const ATTRIBUTES_AT: u64 = 40;
+const READONLY: u32 = 2;
+/// Chains and names longer than these are given up on.
+const CHAIN: usize = 64;
+const TEXT: usize = 256;
+/// More builtins than any shell has.
+const BUILTINS_MOST: u32 = 512;
+
+#[derive(Debug)]
+pub(crate) struct Glass {
+    pid: Pid,
+    at: [u64; NAMES.len()],
+    /// Where `.` and `source` say whether they are enabled.
+    flags: [u64; 2],
+    /// The line as the kernel names it.
+    line: String,
+}
+
+/// What a look found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Waiting at the top level for the next line. The last command's status.
+    Idle { code: i32 },
+    /// In a command, which has begun.
+    Inside,
+    /// Somewhere between.
+    Between,
+    /// It cannot be seen: dead, or another program by now.
+    Blind,
+}
+
+/// How deep in functions and files a command is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// In the command's own text.
+    Shallow,
+    Deep,
+}
+
+/// How the next line can have a file run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Dot,
+    Source,
+    /// By a builtin of this name that runs builtins.
+    Builtin,
+}
+
+/// What stands in the way of the next line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    NoExec,
+    Restricted,
+    Shadowed,
+    Trapped,
+}
+
+impl Glass {
+    /// `line` is the inode of the socket that the shell reads from.
+    pub(crate) fn new(pid: Pid, line: u64) -> Result<Self, Unusable> {
+        let raw = pid.as_raw_nonzero();
+        let exe = open(&format!("/proc/{raw}/exe")).map_err(denied)?;
+        let found = symbols::find(&exe, NAMES).ok_or(Unusable::Opaque)?;
+        let base = if found.relative { base(pid)? } else { 0 };
+        let at = found.addresses.map(|address| base.wrapping_add(address));
+        let mut glass = Self { pid, at, flags: [0; 2], line: format!("socket:[{line}]") };
+        glass.flags = glass.builtin_flags().ok_or(Unusable::Forbidden)?;
+        // What cannot be read now never can be.
+        fs::read(format!("/proc/{raw}/syscall")).map_err(|_| Unusable::Forbidden)?;
+        Ok(glass)
+    }
+
+    fn builtin_flags(&self) -> Option<[u64; 2]> {
+        let array = self.pointer(self.at[BUILTINS])?;
+        let count = word(&self.read(self.at[BUILTIN_COUNT], 4)?, 0)?;
+        if count > BUILTINS_MOST {
+            return None;
+        }
+        let table = self.read(array, count as usize * BUILTIN)?;
+        let place = |name: &[u8]| {
+            table.chunks_exact(BUILTIN).zip(0_u64..).find_map(|(entry, index)| {
+                let text = self.text(long(entry, 0)?)?;
+                (text == name).then_some(array + index * BUILTIN as u64 + FLAGS_AT)
+            })
+        };
+        Some([place(b".")?, place(b"source")?])
+    }
+
+    /// Whether the shell waits for a line. Only what the kernel and the shell's own counters say counts.
+    pub(crate) fn look(&self) -> Look {
+        let Some(numbers) = self.numbers() else { return Look::Blind };
+        let [code, evaluating, builtin, sourcing, function, ..] = numbers;
+        if evaluating > 0 || builtin > 0 || sourcing > 0 || function > 0 {
+            return if sourcing > 0 { Look::Inside } else { Look::Between };
+        }
+        if self.reads_line() { Look::Idle { code } } else { Look::Between }
+    }
+
+    /// In which depth the shell is, while it runs a command.
+    pub(crate) fn depth(&self) -> Depth {
+        match self.numbers() {
+            Some([_, 1, _, 1, 0, ..]) => Depth::Shallow,
+            Some(_) | None => Depth::Deep,
+        }
+    }
+
+    fn numbers(&self) -> Option<[i32; NUMBERS]> {
+        let pieces: Vec<(u64, usize)> = self.at[..NUMBERS].iter().map(|at| (*at, 4)).collect();
+        let mut bytes = Vec::new();
+        sys::read_memory(self.pid, &pieces, &mut bytes).ok()?;
+        let mut numbers = [0; NUMBERS];
+        for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(4)) {
+            *number = word(bytes, 0)?.cast_signed();
+        }
+        Some(numbers)
+    }
+
+    /// Blocked in `read`, on the line and nothing else.
+    fn reads_line(&self) -> bool {
+        let raw = self.pid.as_raw_nonzero();
+        let Ok(call) = fs::read_to_string(format!("/proc/{raw}/syscall")) else { return false };
+        let mut fields = call.split_ascii_whitespace();
+        let number = fields.next().and_then(|field| field.parse::<i64>().ok());
+        let fd = fields.next().and_then(|field| field.strip_prefix("0x"));
+        let Some(fd) = fd.and_then(|digits| u32::from_str_radix(digits, 16).ok()) else { return false };
+        number == Some(libc::SYS_read) && self.is_line(self.pid, fd)
+    }
+
+    fn is_line(&self, pid: Pid, fd: u32) -> bool {
+        let path = format!("/proc/{}/fd/{fd}", pid.as_raw_nonzero());
+        fs::read_link(path).is_ok_and(|target| target.as_os_str().as_encoded_bytes() == self.line.as_bytes())
+    }
+
+    /// Whether another process could read from the shell's line: a copy of the shell, and not another program.
+    pub(crate) fn shared_with(&self, pid: Pid) -> bool {
+        let folder = format!("/proc/{}/fd", pid.as_raw_nonzero());
+        let Ok(entries) = fs::read_dir(folder) else { return false };
+        entries.flatten().any(|entry| {
+            fs::read_link(entry.path())
+                .is_ok_and(|target| target.as_os_str().as_encoded_bytes() == self.line.as_bytes())
+        })
+    }
+
+    /// How to run the next file, or what is in the way.
+    pub(crate) fn way(&self) -> Result<Way, Obstacle> {
+        let numbers = self.numbers().ok_or(Obstacle::Shadowed)?;
+        let [.., no_exec, restricted, _, _] = numbers;
+        if no_exec != 0 {
+            return Err(Obstacle::NoExec);
+        }
+        if restricted != 0 {
+            return Err(Obstacle::Restricted);
+        }
+        if [DEBUG, ERROR, RETURN].into_iter().any(|trap| self.trap(trap) != Some(0)) || !self.ends_as_fitted()
+        {
+            return Err(Obstacle::Trapped);
+        }
+        let enabled = |flags: u64| {
+            self.read(flags, 4).and_then(|bytes| word(&bytes, 0)).is_some_and(|flags| flags & ENABLED != 0)
+        };
+        let free = |name: &str| self.function(name) == Some(false);
+        if enabled(self.flags[0]) && free(".") {
+            Ok(Way::Dot)
+        } else if enabled(self.flags[1]) && free("source") {
+            Ok(Way::Source)
+        } else if enabled(self.flags[0]) && free("builtin") {
+            Ok(Way::Builtin)
+        } else {
+            Err(Obstacle::Shadowed)
+        }
+    }
+
+    /// Whether something of the keeper's own behind a command would go unseen.
+    pub(crate) fn quiet(&self) -> bool {
+        let numbers = self.numbers().is_some_and(|[.., executed, read]| executed == 0 && read == 0);
+        numbers && !self.traps_errors() && self.assignable(super::script::PIPES)
+    }
+
+    /// Whether a trap runs for every failure.
+    pub(crate) fn traps_errors(&self) -> bool {
+        self.trap(ERROR) != Some(0)
+    }
+
+    /// Where the text of a trap is, zero where none is set.
+    fn trap(&self, number: u64) -> Option<u64> {
+        self.pointer(self.at[TRAPS] + number * 8)
+    }
+
+    /// Whether the keeper's own trap for the shell's end is in its place; another could change the status.
+    fn ends_as_fitted(&self) -> bool {
+        let own = super::script::OWN_END;
+        let text = self.trap(END).filter(|at| *at != 0).and_then(|at| self.read(at, own.len()));
+        text.is_some_and(|text| text == own)
+    }
+
+    /// Whether there is a function of this name. None when that cannot be said.
+    fn function(&self, name: &str) -> Option<bool> {
+        let table = self.pointer(self.at[FUNCTIONS])?;
+        if table == 0 {
+            return Some(false);
+        }
+        self.entry(table, name).map(|entry| entry.is_some())
+    }
+
+    /// A global variable's text.
+    pub(crate) fn variable(&self, name: &str) -> Option<Vec<u8>> {
+        let variable = self.find_variable(name)??;
+        self.text(self.pointer(variable.checked_add(8)?)?)
+    }
+
+    fn find_variable(&self, name: &str) -> Option<Option<u64>> {
+        let scope = self.pointer(self.at[VARIABLES])?;
+        let table = self.pointer(scope.checked_add(TABLE_AT)?)?;
+        self.entry(table, name)
+    }
+
+    fn assignable(&self, name: &str) -> bool {
+        match self.find_variable(name) {
+            None => false,
+            Some(None) => true,
+            Some(Some(variable)) => {
+                let attributes = variable.checked_add(ATTRIBUTES_AT).and_then(|at| self.read(at, 4));
+                attributes.and_then(|bytes| word(&bytes, 0)).is_some_and(|bits| bits & READONLY == 0)
+            }
+        }
+    }
+
+    /// What one of the shell's hash tables has under a name.
+    fn entry(&self, table: u64, name: &str) -> Option<Option<u64>> {
+        let head = self.read(table, 16)?;
+        let (buckets, count) = (long(&head, 0)?, word(&head, 8)?);
+        if buckets == 0 || count == 0 {
+            return Some(None);
+        }
+        let index = hash(name) & (count - 1);
+        let mut bucket = self.pointer(buckets.checked_add(u64::from(index) * 8)?)?;
+        for _ in 0..CHAIN {
+            if bucket == 0 {
+                return Some(None);
+            }
+            let entry = self.read(bucket, 24)?;
+            if self.text(long(&entry, 8)?)? == name.as_bytes() {
+                return Some(Some(long(&entry, 16)?));
+            }
+            bucket = long(&entry, 0)?;
+        }
+        None
+    }
+
+    fn read(&self, at: u64, length: usize) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        sys::read_memory(self.pid, &[(at, length)], &mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    fn pointer(&self, at: u64) -> Option<u64> {
+        long(&self.read(at, 8)?, 0)
+    }
+
+    fn text(&self, at: u64) -> Option<Vec<u8>> {
+        // A page's end may be the end of what can be read.
+        let first = usize::try_from(4096 - at % 4096).unwrap_or(TEXT).min(TEXT);
+        let mut bytes = self.read(at, first)?;
+        if !bytes.contains(&0) && first < TEXT {
+            bytes.extend(self.read(at.checked_add(first as u64)?, TEXT - first)?);
+        }
+        let end = bytes.iter().position(|byte| *byte == 0)?;
+        bytes.truncate(end);
+        Some(bytes)
+    }
+}
+
+/// As the shell hashes names.
+fn hash(name: &str) -> u32 {
+    name.bytes().fold(2_166_136_261, |hash: u32, byte| hash.wrapping_mul(16_777_619) ^ u32::from(byte))
+}
+
+/// Where the program's file begins in its memory.
+fn base(pid: Pid) -> Result<u64, Unusable> {
+    let raw = pid.as_raw_nonzero();
+    let exe = fs::read_link(format!("/proc/{raw}/exe")).map_err(|_| Unusable::Forbidden)?;
+    let maps = fs::read_to_string(format!("/proc/{raw}/maps")).map_err(|_| Unusable::Forbidden)?;
+    let own = |line: &&str| line.ends_with(&*exe.to_string_lossy());
+    let first = maps.lines().find(own).or_else(|| maps.lines().next()).ok_or(Unusable::Forbidden)?;
+    let start = first.split('-').next().and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    start.ok_or(Unusable::Forbidden)
+}
+
+fn open(path: &str) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn denied(_: Errno) -> Unusable {
+    Unusable::Forbidden
+}

@@ -1,0 +1,637 @@
+//! One shell: a bash that lives as long as its session, and the commands it is given one at a time.
+//!
+//! ```text
+//! Waking ─► Fitting ─► Idle ─► Running ─► Saving ─► Idle
+//!    └─────────┴─────────┴────────┴─────────┴─► Dead ─► (started again) Waking
+//! ```
+//! The shell reads its lines from a socket. The keeper writes one line for each command, which makes the shell run a
+//! file with streams that are the command's alone, and behind it an empty line, the bell: when the shell takes
+//! that, it may be back. Whether it is, and what the command returned, is seen through the [`Glass`], never told by
+//! the shell. What a command has written by then is its output; whoever writes later writes into nothing.
+
+mod glass;
+mod script;
+mod site;
+mod symbols;
+
+pub(crate) use glass::Depth;
+use glass::{Glass, Look, Obstacle};
+pub(crate) use site::{Owner, Site};
+
+use crate::{
+    sys,
+    tree::Kin,
+    wire::{CommandInput, Ended, Exit, How, Left, ShellPhase, Unfit, Unusable},
+};
+use rustix::{
+    fd::{AsFd, OwnedFd},
+    io::Errno,
+    net::SendFlags,
+    process::Pid,
+};
+use std::time::{Duration, Instant};
+
+/// How long a shell may take to its first line, and to save its state.
+const WAKE: Duration = Duration::from_secs(20);
+const SAVE: Duration = Duration::from_secs(5);
+/// A look that finds the shell between two places is repeated this often at once, and then after waits that double.
+const LOOKS: usize = 24;
+const WAIT_FIRST: Duration = Duration::from_micros(40);
+/// From here on the bell is rung again, so that the next look has a reason.
+const WAIT_LAST: Duration = Duration::from_millis(2);
+/// While a command's names are still there, how often it is looked at whether it has begun.
+const BEGUN: Duration = Duration::from_millis(5);
+const BELL: &[u8] = b"\n";
+const SAVE_SCRIPT: &str = "save";
+const FAREWELL_SCRIPT: &str = "end";
+const STATE_QUEUE: &str = "state";
+
+#[derive(Debug)]
+pub(crate) struct Shell {
+    line: OwnedFd,
+    pid: Option<Pid>,
+    glass: Option<Glass>,
+    pub(crate) site: Option<Site>,
+    /// The queue that states come by.
+    pub(crate) saved: Option<OwnedFd>,
+    state: script::State,
+    phase: Phase,
+    /// Taken, and given to the shell as soon as it is idle.
+    waiting: Option<Order>,
+    arriving: Option<Arriving>,
+    cwd: Vec<u8>,
+    command: u64,
+    /// The end of the last command, until it can be told, and from then on.
+    pub(crate) ending: Option<Ended>,
+    pub(crate) ended: Option<Ended>,
+    unfit: Option<Unfit>,
+    /// The statuses of the last pipeline, as the shell spelt them.
+    pipes: Vec<u8>,
+    look: Option<Wait>,
+    /// Who was there before the command with which the shell died.
+    remains: Vec<Kin>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Waking { until: Instant },
+    Fitting { until: Instant, script: String },
+    Idle,
+    Running(Running),
+    Saving { until: Instant },
+    Dead,
+}
+
+#[derive(Debug)]
+struct Running {
+    order: Order,
+    begun: bool,
+    bell: Bell,
+    since: Instant,
+    /// Who was there before.
+    older: Vec<Kin>,
+    /// Stopped while the line was on its way, because they could have read from it.
+    stopped: Vec<Pid>,
+}
+
+/// Rung once the line is the shell's own, so that nobody else can take the line for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bell {
+    Held,
+    Rung,
+}
+
+/// A command with everything that it needs.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) command: u64,
+    script: String,
+    stdin: Option<String>,
+    stdout: String,
+    stderr: String,
+}
+
+#[derive(Debug)]
+struct Arriving {
+    command: u64,
+    name: String,
+    file: OwnedFd,
+    length: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    at: Instant,
+    next: Duration,
+}
+
+/// The keeper's ends of a command's streams.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    pub(crate) stdin: Option<OwnedFd>,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
+}
+
+/// What a look at the shell led to.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// It waits for its first command.
+    Ready,
+    /// The running command has returned. Its streams are to be cut, and then the shell saves its state.
+    Returned {
+        code: i32,
+        command: u64,
+        since: Instant,
+        older: Vec<Kin>,
+    },
+    Unusable(Unusable),
+    /// A command that waited can be given now.
+    Due(Order),
+}
+
+impl Shell {
+    pub(crate) fn new(line: OwnedFd, cwd: &[u8]) -> Self {
+        Self {
+            line,
+            pid: None,
+            glass: None,
+            site: None,
+            saved: None,
+            state: script::State::default(),
+            phase: Phase::Dead,
+            waiting: None,
+            arriving: None,
+            cwd: cwd.to_vec(),
+            command: 0,
+            ending: None,
+            ended: None,
+            unfit: None,
+            pipes: Vec::new(),
+            look: None,
+            remains: Vec::new(),
+        }
+    }
+
+    /// Another process in the place of one that ended.
+    pub(crate) fn renew(&mut self, line: OwnedFd) {
+        (self.line, self.glass, self.pid) = (line, None, None);
+        (self.unfit, self.look) = (None, None);
+    }
+
+    pub(crate) fn line(&self) -> &OwnedFd {
+        &self.line
+    }
+
+    pub(crate) fn cwd(&self) -> &[u8] {
+        &self.cwd
+    }
+
+    pub(crate) fn command(&self) -> u64 {
+        self.command
+    }
+
+    pub(crate) fn unfit(&self) -> Option<Unfit> {
+        self.unfit
+    }
+
+    pub(crate) fn dead(&self) -> bool {
+        matches!(self.phase, Phase::Dead)
+    }
+
+    pub(crate) fn phase(&self) -> ShellPhase {
+        match self.phase {
+            Phase::Waking { .. } | Phase::Fitting { .. } => ShellPhase::Starting,
+            Phase::Dead => ShellPhase::Dead,
+            Phase::Idle | Phase::Saving { .. } if self.waiting.is_none() => ShellPhase::Idle,
+            Phase::Idle | Phase::Saving { .. } | Phase::Running(_) => ShellPhase::Busy,
+        }
+    }
+
+    /// The command that runs, or with which the shell died: who was there before it, and how deep in it the shell is.
+    pub(crate) fn running(&self) -> Option<(&[Kin], Depth)> {
+        match &self.phase {
+            Phase::Running(running) => {
+                let depth = self.glass.as_ref().map_or(Depth::Deep, Glass::depth);
+                Some((&running.older, depth))
+            }
+            Phase::Dead => Some((&self.remains, Depth::Deep)),
+            Phase::Waking { .. } | Phase::Fitting { .. } | Phase::Idle | Phase::Saving { .. } => None,
+        }
+    }
+
+    /// The program runs: it says that it is there by taking the bell.
+    pub(crate) fn wake(&mut self, pid: Pid, now: Instant) {
+        self.pid = Some(pid);
+        self.phase = Phase::Waking { until: now + WAKE };
+        self.ring();
+    }
+
+    fn ring(&self) {
+        // A shell that takes nothing is found out by its deadline.
+        let _ = send(&self.line, BELL);
+    }
+
+    /// When to look again though nothing happened.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let until = match self.phase {
+            Phase::Waking { until } | Phase::Fitting { until, .. } | Phase::Saving { until } => Some(until),
+            Phase::Idle | Phase::Running(_) | Phase::Dead => None,
+        };
+        let look = self.look.map(|wait| wait.at);
+        until.into_iter().chain(look).min()
+    }
+
+    /// The shell has taken something from its line.
+    pub(crate) fn taken(&mut self, now: Instant) -> Option<Event> {
+        if sys::unread(self.line.as_fd()).unwrap_or(0) > 0 || self.line_taken() {
+            return None;
+        }
+        for _ in 0..LOOKS {
+            if let Some(event) = self.see(now) {
+                self.look = None;
+                return Some(event);
+            }
+            if matches!(self.phase, Phase::Idle | Phase::Dead) {
+                self.look = None;
+                return None;
+            }
+            std::thread::yield_now();
+        }
+        self.look = Some(Wait { at: now + WAIT_FIRST, next: WAIT_FIRST * 2 });
+        None
+    }
+
+    /// The shell has all that was sent. Whether that was a command's line, and only now the bell is rung.
+    fn line_taken(&mut self) -> bool {
+        let Phase::Running(running) = &mut self.phase else { return false };
+        if running.bell == Bell::Rung {
+            return false;
+        }
+        running.bell = Bell::Rung;
+        for pid in running.stopped.drain(..) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::CONT);
+        }
+        self.ring();
+        true
+    }
+
+    pub(crate) fn tick(&mut self, now: Instant) -> Option<Event> {
+        if let Some(wait) = self.look
+            && now >= wait.at
+        {
+            self.look = None;
+            if sys::unread(self.line.as_fd()).unwrap_or(0) > 0 {
+                self.note_begun(now);
+                return None;
+            }
+            if self.line_taken() {
+                return None;
+            }
+            if let Some(event) = self.see(now) {
+                return Some(event);
+            }
+            if wait.next <= WAIT_LAST {
+                self.look = Some(Wait { at: now + wait.next, next: wait.next * 2 });
+            } else if !matches!(self.phase, Phase::Idle | Phase::Dead) {
+                // Somebody else took the bell.
+                self.ring();
+            }
+        }
+        match &self.phase {
+            Phase::Waking { until } | Phase::Fitting { until, .. } if now >= *until => {
+                self.phase = Phase::Dead;
+                Some(Event::Unusable(Unusable::Silent))
+            }
+            Phase::Saving { until } if now >= *until => {
+                self.unfit = Some(Unfit::Stuck);
+                self.phase = Phase::Idle;
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// A command that has begun needs its names no longer.
+    fn note_begun(&mut self, now: Instant) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        if running.begun {
+            return;
+        }
+        if self.glass.as_ref().is_some_and(|glass| glass.look() == Look::Inside) {
+            running.begun = true;
+            if let Some(site) = &self.site {
+                running.order.forget(site);
+            }
+        } else {
+            self.look = Some(Wait { at: now + BEGUN, next: BEGUN });
+        }
+    }
+
+    /// One look. The bell was taken before.
+    fn see(&mut self, now: Instant) -> Option<Event> {
+        if matches!(self.phase, Phase::Waking { .. }) {
+            return self.first_look(now);
+        }
+        let Some(Look::Idle { code }) = self.glass.as_ref().map(Glass::look) else { return None };
+        match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Fitting { script, .. } => {
+                if let Some(site) = &self.site {
+                    site.remove(&script);
+                }
+                self.note_cwd();
+                Some(Event::Ready)
+            }
+            Phase::Running(running) => {
+                if let Some(site) = &self.site {
+                    running.order.forget(site);
+                }
+                self.note_cwd();
+                let pipes = self.glass.as_ref().and_then(|glass| glass.variable(script::PIPES));
+                self.pipes = pipes.unwrap_or_default();
+                let (command, since, older) = (running.order.command, running.since, running.older);
+                Some(Event::Returned { code, command, since, older })
+            }
+            Phase::Saving { .. } => {
+                self.unfit = self.unfit.or_else(|| self.obstacle());
+                self.waiting.take().map(Event::Due)
+            }
+            other @ (Phase::Waking { .. } | Phase::Idle | Phase::Dead) => {
+                self.phase = other;
+                None
+            }
+        }
+    }
+
+    fn first_look(&mut self, now: Instant) -> Option<Event> {
+        let pid = self.pid?;
+        if self.glass.is_none() {
+            let inode = rustix::fs::readlink(format!("/proc/{}/fd/0", pid.as_raw_nonzero()), Vec::new());
+            let inode = inode.ok().and_then(|link| {
+                let text = link.into_string().ok()?;
+                text.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+            });
+            match inode.ok_or(Unusable::Forbidden).and_then(|inode| Glass::new(pid, inode)) {
+                Ok(glass) => self.glass = Some(glass),
+                Err(reason) => return self.give_up(reason),
+            }
+        }
+        let Some(Look::Idle { .. }) = self.glass.as_ref().map(Glass::look) else { return None };
+        match self.fit(now) {
+            // A shell that is gone is told of by its end.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => None,
+            Err(_) => self.give_up(Unusable::NoFolder),
+        }
+    }
+
+    fn give_up(&mut self, reason: Unusable) -> Option<Event> {
+        self.phase = Phase::Dead;
+        Some(Event::Unusable(reason))
+    }
+
+    fn fit(&mut self, now: Instant) -> Result<(), Errno> {
+        let site = self.site.as_ref().ok_or(Errno::NOENT)?;
+        let name = site::fresh()?;
+        site.write(&name, &script::fit(&self.state.whole, &site.path(FAREWELL_SCRIPT)))?;
+        let line = script::call(glass::Way::Dot, &site.path(&name), 0, script::ErrorTrap::None);
+        self.phase = Phase::Fitting { until: now + WAKE, script: name };
+        send(&self.line, &line)?;
+        send(&self.line, BELL)
+    }
+
+    /// Takes the folder, with what the shell runs for the keeper in it.
+    pub(crate) fn settle(&mut self, site: Site) -> Result<(), Errno> {
+        let queue = site.path(STATE_QUEUE);
+        site.write(SAVE_SCRIPT, &script::save(&queue, &site.path(FAREWELL_SCRIPT)))?;
+        site.write(FAREWELL_SCRIPT, &script::farewell(&queue))?;
+        self.saved = Some(site.queue(STATE_QUEUE, site::Side::Both)?);
+        self.site = Some(site);
+        Ok(())
+    }
+
+    pub(crate) fn take_state(&mut self, bytes: &[u8]) {
+        self.state.take(bytes);
+    }
+
+    fn note_cwd(&mut self) {
+        if let Some(cwd) = self.pid.and_then(folder_of) {
+            self.cwd = cwd;
+        }
+    }
+
+    fn obstacle(&self) -> Option<Unfit> {
+        match self.glass.as_ref().map(Glass::way)? {
+            Ok(_) => None,
+            Err(Obstacle::NoExec) => Some(Unfit::NoExec),
+            Err(Obstacle::Restricted) => Some(Unfit::Restricted),
+            Err(Obstacle::Shadowed) => Some(Unfit::Shadowed),
+            Err(Obstacle::Trapped) => Some(Unfit::Trapped),
+        }
+    }
+
+    /// Takes a part of a command's text. The name of the file, once it is whole.
+    pub(crate) fn take_text(
+        &mut self,
+        command: u64,
+        bytes: &[u8],
+        last: bool,
+        limit: usize,
+    ) -> Result<Option<String>, Errno> {
+        let site = self.site.as_ref().ok_or(Errno::NOENT)?;
+        if self.arriving.as_ref().is_none_or(|arriving| arriving.command != command) {
+            if let Some(old) = self.arriving.take() {
+                site.remove(&old.name);
+            }
+            let name = site::fresh()?;
+            let file = site.file(&name)?;
+            site::write_all(file.as_fd(), &script::prologue(bytes, &self.pipes))?;
+            self.arriving = Some(Arriving { command, name, file, length: 0 });
+        }
+        let Some(arriving) = &mut self.arriving else { return Ok(None) };
+        arriving.length += bytes.len();
+        if arriving.length > limit {
+            site.remove(&arriving.name);
+            self.arriving = None;
+            return Err(Errno::FBIG);
+        }
+        site::write_all(arriving.file.as_fd(), bytes)?;
+        if last && arriving.length == bytes.len() && self.glass.as_ref().is_some_and(Glass::quiet) {
+            site::write_all(arriving.file.as_fd(), &script::epilogue(bytes))?;
+        }
+        Ok(if last { self.arriving.take().map(|arriving| arriving.name) } else { None })
+    }
+
+    /// Makes a command's streams.
+    pub(crate) fn prepare(
+        &mut self,
+        command: u64,
+        script: String,
+        stdin: CommandInput,
+    ) -> Result<(Order, Streams), Errno> {
+        let site = self.site.as_ref().ok_or(Errno::NOENT)?;
+        let (stdout, stderr) = (site::fresh()?, site::fresh()?);
+        let out = site.queue(&stdout, site::Side::Reader)?;
+        let err = site.queue(&stderr, site::Side::Reader)?;
+        let (stdin, input) = match stdin {
+            CommandInput::Empty => (None, None),
+            CommandInput::Open => {
+                let name = site::fresh()?;
+                let queue = site.queue(&name, site::Side::Both)?;
+                (Some(name), Some(queue))
+            }
+        };
+        self.command = command;
+        self.ended = None;
+        let order = Order { command, script, stdin, stdout, stderr };
+        Ok((order, Streams { stdin: input, stdout: out, stderr: err }))
+    }
+
+    /// Whether a command can be given at once.
+    pub(crate) fn idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle) && self.waiting.is_none()
+    }
+
+    pub(crate) fn wait(&mut self, order: Order) {
+        self.waiting = Some(order);
+    }
+
+    /// Gives the shell a command. `older` are all of the tree but the shell.
+    pub(crate) fn give(&mut self, order: Order, older: Vec<Kin>, now: Instant) -> Result<(), Unfit> {
+        let (Some(glass), Some(site)) = (&self.glass, &self.site) else { return Err(Unfit::Deaf) };
+        let way = match glass.way() {
+            Ok(way) => way,
+            Err(_) => {
+                let unfit = self.obstacle().unwrap_or(Unfit::Deaf);
+                order.forget(site);
+                self.unfit = Some(unfit);
+                return Err(unfit);
+            }
+        };
+        let stopped = stop(older.iter().filter_map(|kin| {
+            let pid = Pid::from_raw(kin.pid)?;
+            (!kin.stopped() && glass.shared_with(pid)).then_some(pid)
+        }));
+        let stdin = order.stdin.as_ref().map_or_else(|| b"/dev/null".to_vec(), |name| site.path(name));
+        let (script, out, err) =
+            (site.path(&order.script), site.path(&order.stdout), site.path(&order.stderr));
+        let line = script::run(way, &script, &stdin, &out, &err);
+        let sent = send(&self.line, &line);
+        let bell = Bell::Held;
+        self.phase = Phase::Running(Running { order, begun: false, bell, since: now, older, stopped });
+        self.look = Some(Wait { at: now + BEGUN, next: BEGUN });
+        if sent.is_err() {
+            self.unfit = Some(Unfit::Deaf);
+        }
+        Ok(())
+    }
+
+    /// Has the shell save its state, after a command that returned `code`.
+    pub(crate) fn save(&mut self, code: i32, now: Instant) {
+        let (Some(glass), Some(site)) = (&self.glass, &self.site) else { return };
+        let way = match glass.way() {
+            Ok(way) => way,
+            // Saving is what removes the trap.
+            Err(Obstacle::Trapped) => glass::Way::Dot,
+            Err(_) => {
+                self.unfit = self.obstacle();
+                return;
+            }
+        };
+        let trap = if glass.traps_errors() { script::ErrorTrap::Remove } else { script::ErrorTrap::None };
+        let line = script::call(way, &site.path(SAVE_SCRIPT), code, trap);
+        self.phase = Phase::Saving { until: now + SAVE };
+        if send(&self.line, &line).and_then(|()| send(&self.line, BELL)).is_err() {
+            self.unfit = Some(Unfit::Deaf);
+        }
+    }
+
+    /// The process ended. The end of the command that it was running, if any.
+    pub(crate) fn died(&mut self, exit: &Exit, now: Instant) -> Option<Ended> {
+        self.look = None;
+        self.glass = None;
+        self.pid = None;
+        self.pipes = Vec::new();
+        let phase = std::mem::replace(&mut self.phase, Phase::Dead);
+        if let (Some(site), Some(order)) = (&self.site, self.waiting.take()) {
+            order.forget(site);
+        }
+        let Phase::Running(running) = phase else { return None };
+        for pid in running.stopped {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::CONT);
+        }
+        self.remains = running.older;
+        if let Some(site) = &self.site {
+            running.order.forget(site);
+        }
+        let how = How::Died { exit: exit.clone() };
+        Some(ended(running.order.command, how, None, running.since, now))
+    }
+}
+
+impl Order {
+    fn forget(&self, site: &Site) {
+        for name in [Some(&self.script), Some(&self.stdout), Some(&self.stderr), self.stdin.as_ref()] {
+            name.into_iter().for_each(|name| site.remove(name));
+        }
+    }
+}
+
+/// An end whose streams are not counted yet.
+pub(crate) fn ended(command: u64, how: How, cwd: Option<Vec<u8>>, since: Instant, now: Instant) -> Ended {
+    Ended {
+        command,
+        how,
+        cwd: cwd.map(crate::codec::Blob),
+        stdout: 0,
+        stderr: 0,
+        milliseconds: u64::try_from(now.duration_since(since).as_millis()).unwrap_or(u64::MAX),
+        left: Vec::new(),
+    }
+}
+
+pub(crate) fn left(kin: &Kin) -> Left {
+    let name = std::fs::read(format!("/proc/{}/comm", kin.pid)).unwrap_or_default();
+    let name = name.strip_suffix(b"\n").unwrap_or(&name).to_vec();
+    Left { pid: kin.pid.cast_unsigned(), name: crate::codec::Blob(name) }
+}
+
+fn send(line: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
+    loop {
+        // A line is far smaller than a socket's buffer, and the shell has read all before it.
+        match rustix::net::send(line, bytes, SendFlags::NOSIGNAL) {
+            Ok(length) if length == bytes.len() => return Ok(()),
+            Ok(_) => return Err(Errno::NOBUFS),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Stops processes, and waits until each stands still. Those that cannot be stopped are left out.
+fn stop(pids: impl Iterator<Item = Pid>) -> Vec<Pid> {
+    const LOOKS: usize = 2000;
+    pids.filter(|pid| {
+        let sent = rustix::process::kill_process(*pid, rustix::process::Signal::STOP).is_ok();
+        for _ in 0..LOOKS {
+            if !sent || crate::tree::kin(*pid).is_none_or(|kin| kin.stopped()) {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        sent
+    })
+    .collect()
+}
+
+/// Where a process is, as it sees it. A folder that was removed keeps its last name.
+fn folder_of(pid: Pid) -> Option<Vec<u8>> {
+    const GONE: &[u8] = b" (deleted)";
+    let path = format!("/proc/{}/cwd", pid.as_raw_nonzero());
+    let link = rustix::fs::readlink(&path, Vec::new()).ok()?.into_bytes();
+    if let Some(name) = link.strip_suffix(GONE)
+        && rustix::fs::stat(&path).is_ok_and(|stat| stat.st_nlink == 0)
+    {
+        return Some(name.to_vec());
+    }
+    Some(link)
+}

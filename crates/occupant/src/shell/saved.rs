@@ -1,0 +1,132 @@
+//! What must survive for another server to go on with a shell where this one stopped: the command that runs and those
+//! that wait. Its output is not among it: the driver has recorded that, and gives it again.
+
+use super::{Effect, Exec, Phase, Running, Shell, Stdin, Waiting, stop};
+use crate::text::{Budget, Plan, Screen, Secrets};
+use bytes::Bytes;
+use protocol::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// A machine, as data. Times are kept as what is left of them: the next server has a clock of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    number: u64,
+    input: u64,
+    cwd: Vec<u8>,
+    running: Option<SavedRunning>,
+    waiting: Vec<SavedExec>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct SavedRunning {
+    exec: SavedExec,
+    number: u64,
+    tries: u32,
+    left_ms: u64,
+    stopping: Option<stop::Why>,
+}
+
+/// A command, with its budget as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedExec {
+    pub command: u64,
+    pub text: Vec<u8>,
+    pub stdin: Stdin,
+    pub budget: Budget,
+    pub timeout_ms: u64,
+}
+
+impl SavedExec {
+    fn exec(self) -> Exec {
+        Exec {
+            command: self.command,
+            text: Bytes::from(self.text),
+            stdin: self.stdin,
+            // It was usable when it was accepted.
+            plan: Plan::new(&self.budget).unwrap_or_default(),
+            timeout_ms: self.timeout_ms,
+            // Whoever waited is gone.
+            yield_ms: None,
+        }
+    }
+}
+
+impl Shell {
+    /// `budget` says what each command's was.
+    pub fn save(&self, budget: impl Fn(u64) -> Budget, now: Timestamp) -> Saved {
+        let exec = |exec: &Exec| SavedExec {
+            command: exec.command,
+            text: exec.text.to_vec(),
+            stdin: exec.stdin,
+            budget: budget(exec.command),
+            timeout_ms: exec.timeout_ms,
+        };
+        let running = match &self.phase {
+            Phase::Running(running) => {
+                let left = running.deadline.as_millis().saturating_sub(now.as_millis());
+                Some(SavedRunning {
+                    exec: exec(&running.exec),
+                    number: running.number,
+                    tries: running.tries,
+                    left_ms: u64::try_from(left).unwrap_or(0),
+                    stopping: running.stop.map(|stop| stop.why),
+                })
+            }
+            _ => None,
+        };
+        let again = match &self.phase {
+            Phase::Ending { again } => again.as_deref(),
+            _ => None,
+        };
+        Saved {
+            number: self.number,
+            input: self.input,
+            cwd: self.cwd.clone(),
+            running,
+            waiting: again.into_iter().chain(&self.waiting).map(|waiting| exec(&waiting.exec)).collect(),
+        }
+    }
+
+    /// Goes on with a shell that outlived its server. The running command is given to the place again, which knows by
+    /// its number whether it had it; what was recorded of its output is given with [`Shell::output`], from the
+    /// beginning, and what the place has of it after that.
+    pub fn take_up(secrets: Secrets, saved: Saved, now: Timestamp, out: &mut Vec<Effect>) -> Self {
+        let waiting = saved.waiting.into_iter();
+        let waiting: VecDeque<Waiting> =
+            waiting.map(|exec| Waiting { exec: exec.exec(), tries: 0, hint: None }).collect();
+        let mut shell = Self {
+            secrets,
+            phase: Phase::Idle,
+            waiting,
+            number: saved.number,
+            input: saved.input,
+            cwd: saved.cwd,
+            starts: 0,
+        };
+        if let Some(running) = saved.running {
+            let exec = running.exec.exec();
+            out.push(Effect::Run { number: running.number, stdin: exec.stdin, text: exec.text.clone() });
+            let screen = || Screen::new(exec.plan.clone(), shell.secrets.clone());
+            let mut taken = Running {
+                number: running.number,
+                tries: running.tries,
+                hint: None,
+                screens: [screen(), screen()],
+                offsets: [0; 2],
+                end: None,
+                deadline: stop::after(now, running.left_ms),
+                yield_at: None,
+                stop: None,
+                exec,
+            };
+            if let Some(why) = running.stopping {
+                taken.begin_stop(why, now, out);
+            }
+            shell.phase = Phase::Running(Box::new(taken));
+        } else {
+            shell.next(now, out);
+        }
+        shell
+    }
+}

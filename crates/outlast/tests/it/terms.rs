@@ -1,0 +1,189 @@
+//! What an agent lives under: the ways back to its conversation, permission policies, budgets, and what it may ask of
+//! its place.
+
+use crate::kit::*;
+use serde_json::{Value, json};
+
+async fn demo_with(http: &Http, name: &str, flags: &str, policy: &str) -> String {
+    let manifest = format!("command = \"outlast\"\nargs = [\"demo-agent\"{flags}]\n\n[policy]\n{policy}\n");
+    deploy(http, name, &manifest).await;
+    session_of(http, &json!({"agent": name})).await
+}
+
+fn last<'a>(events: &'a [Value], kind: &str) -> &'a Value {
+    of_type(events, kind).last().copied().unwrap_or_else(|| panic!("no {kind}"))
+}
+
+/// An agent that says it loaded everything and knows nothing gets the conversation to read.
+#[tokio::test]
+async fn an_agent_that_forgot_is_given_a_transcript() {
+    let (_server, http) = server().await;
+    for (name, flags) in
+        [("lost", ", \"--no-resume\", \"--no-load\""), ("forgetful", ", \"--no-resume\", \"--forgetful\"")]
+    {
+        let id = demo_with(&http, name, flags, "").await;
+        say(&http, &id, "echo the word is swordfish").await;
+        say(&http, &id, "tool").await;
+        act(&http, &id, "stop").await.expect(200).unwrap();
+        let told = text_of(&say(&http, &id, &format!("cat .outlast/threads/{id}.md")).await);
+        for words in ["## Turn 1", "echo the word is swordfish", "- Tool:", "newest last"] {
+            assert!(told.contains(words), "{name}: no {words:?} in {told}");
+        }
+        let all = events(&http, &id).await;
+        assert_eq!(last(&all, "occupant_started")["how"], "transcript", "{name}");
+        // The journal holds what the person said, not what the agent was told besides.
+        let said = last(&all, "prompt_accepted")["content"].to_string();
+        assert!(!said.contains("Markdown"), "{said}");
+    }
+    // One that has nothing to remember is not bothered with it.
+    let id = demo_with(&http, "fresh", ", \"--no-resume\", \"--no-load\"", "").await;
+    act(&http, &id, "stop").await.expect(200).unwrap();
+    say(&http, &id, "echo first").await;
+    assert_eq!(last(&events(&http, &id).await, "occupant_started")["how"], "fresh");
+}
+
+/// A load whose replay holds the last prompt is believed, and told to nobody twice.
+#[tokio::test]
+async fn a_load_is_compared_and_not_recorded_again() {
+    let (_server, http) = server().await;
+    let id = demo_with(&http, "loads", ", \"--no-resume\"", "").await;
+    say(&http, &id, "remember swordfish").await;
+    let before = of_type(&events(&http, &id).await, "agent_update").len();
+    act(&http, &id, "stop").await.expect(200).unwrap();
+    assert!(text_of(&say(&http, &id, "recall").await).contains("swordfish"));
+    let all = events(&http, &id).await;
+    assert_eq!(last(&all, "occupant_started")["how"], "loaded");
+    let started = last(&all, "occupant_started")["seq"].as_u64().unwrap();
+    let replayed =
+        of_type(&all, "agent_update").into_iter().filter(|event| event["seq"].as_u64().unwrap() < started);
+    assert_eq!(replayed.count(), before, "nothing was recorded while it was told again");
+}
+
+#[tokio::test]
+async fn a_policy_answers_for_a_person() {
+    let (_server, http) = server().await;
+    let allowed = demo_with(&http, "trusted", "", "permissions = \"allow\"").await;
+    say(&http, &allowed, "permission").await;
+    let all = events(&http, &allowed).await;
+    let answered = last(&all, "permission_answered");
+    assert_eq!((&answered["actor"], &answered["why"]), (&json!("system"), &json!("the agent's policy")));
+    assert_eq!(answered["answer"]["outcome"], "selected");
+
+    let policy = "permissions = \"allow\"\n[[policy.rules]]\nanswer = \"deny\"";
+    let denied = demo_with(&http, "untrusted", "", policy).await;
+    say(&http, &denied, "permission").await;
+    let all = events(&http, &denied).await;
+    assert_eq!(last(&all, "permission_answered")["why"], "rule 1 of the agent's policy");
+    assert_ne!(
+        last(&all, "permission_answered")["answer"]["optionId"],
+        json!(of_type(&all, "permission_requested")[0]["options"][0]["optionId"])
+    );
+
+    let late = demo_with(&http, "impatient", "", "permission_secs = 1").await;
+    say(&http, &late, "permission").await;
+    let all = events(&http, &late).await;
+    assert_eq!(last(&all, "permission_answered")["answer"]["outcome"], "cancelled");
+    assert_eq!(last(&all, "permission_answered")["why"], "nobody answered in time");
+}
+
+#[tokio::test]
+async fn budgets_end_turns_with_a_reason() {
+    let (_server, http) = server().await;
+    let id = demo_with(&http, "once", "", "session_turns = 2").await;
+    say(&http, &id, "echo one").await;
+    act(&http, &id, "stop").await.expect(200).unwrap();
+    say(&http, &id, "echo two").await;
+    say(&http, &id, "echo three").await;
+    let ended = last(&events(&http, &id).await, "turn_ended").clone();
+    assert_eq!((&ended["outcome"], &ended["reason"]), (&json!("failed"), &json!("budget")), "{ended}");
+
+    let id = session(&http).await;
+    let limited = json!({"content": "tool\ntool\ntool\nsleep 60000", "maxTurns": 2});
+    send(&http, &id, &limited).await.collect().await.unwrap();
+    let ended = last(&events(&http, &id).await, "turn_ended").clone();
+    assert_eq!((&ended["outcome"], &ended["reason"]), (&json!("failed"), &json!("step_limit")), "{ended}");
+    // The session lives on, and one that stays within its limit is not touched.
+    let within = json!({"content": "echo fine", "maxTurns": 2});
+    assert_eq!(text_of(&send(&http, &id, &within).await.collect().await.unwrap()), "fine");
+    // An agent that does not tell its cost cannot be held to a budget, and that is said.
+    let limited = json!({"content": "echo with", "maxBudgetUsd": 0.5});
+    assert_eq!(text_of(&send(&http, &id, &limited).await.collect().await.unwrap()), "with");
+    let all = events(&http, &id).await;
+    let warned = of_type(&all, "notice")
+        .iter()
+        .any(|notice| notice["text"].as_str().unwrap().contains("not enforced"));
+    assert!(warned, "{all:?}");
+}
+
+#[tokio::test]
+async fn open_tool_calls_are_marked_when_a_turn_is_cancelled() {
+    let (_server, http) = server().await;
+    let id = session(&http).await;
+    let mut running = send(&http, &id, &json!({"content": "permission"})).await;
+    until(&http, &id, is("permission_requested")).await;
+    act(&http, &id, "cancel").await.expect(200).unwrap();
+    running.collect().await.unwrap();
+    let all = events(&http, &id).await;
+    assert_eq!(last(&all, "permission_answered")["answer"]["outcome"], "cancelled");
+    let mut open: Vec<Value> = vec![];
+    for update in of_type(&all, "agent_update").iter().map(|event| &event["update"]) {
+        let (call, status) = (&update["toolCallId"], update["status"].as_str());
+        match (update["sessionUpdate"].as_str(), status) {
+            (Some("tool_call_update"), Some("completed" | "failed")) => open.retain(|known| known != call),
+            (Some("tool_call"), _) => open.push(call.clone()),
+            _ => {}
+        }
+    }
+    assert!(open.is_empty(), "left open: {open:?}");
+}
+
+/// A shell script that speaks just enough ACP to ask its client for files and a terminal.
+const ASKS: &str = r#"
+id() { printf %s "$1" | sed 's/.*"id":\("[^"]*"\|[0-9]*\).*/\1/'; }
+say() { printf '%s\n' "$1"; }
+ask() { say "{\"jsonrpc\":\"2.0\",\"id\":\"$1\",\"method\":\"$2\",\"params\":{\"sessionId\":\"s\",$3}}"; read -r answer; }
+tell() { text=$(printf %s "$answer" | sed 's/\\/\\\\/g; s/"/\\"/g'); say "{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{\"sessionId\":\"s\",\"update\":{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{\"type\":\"text\",\"text\":\"$text;\"}}}}"; }
+read -r line; can=$line; say "{\"jsonrpc\":\"2.0\",\"id\":$(id "$line"),\"result\":{\"protocolVersion\":1}}"
+read -r line; say "{\"jsonrpc\":\"2.0\",\"id\":$(id "$line"),\"result\":{\"sessionId\":\"s\"}}"
+read -r line; prompt=$(id "$line")
+answer=$can; tell
+ask a fs/write_text_file "\"path\":\"$HOME/notes/a.txt\",\"content\":\"one\\ntwo\\nthree\\n\""; tell
+ask b fs/read_text_file "\"path\":\"$HOME/notes/a.txt\",\"line\":2,\"limit\":1"; tell
+ask c fs/read_text_file "\"path\":\"/etc/passwd\""; tell
+ask d fs/read_text_file "\"path\":\"$HOME/../x\""; tell
+ask e terminal/create "\"command\":\"sh\",\"args\":[\"-c\",\"cat notes/a.txt; echo \$EXTRA >&2; exit 3\"],\"env\":[{\"name\":\"EXTRA\",\"value\":\"more\"}]"; tell
+terminal=$(printf %s "$answer" | sed 's/.*"terminalId":"\([^"]*\)".*/\1/')
+ask f terminal/wait_for_exit "\"terminalId\":\"$terminal\""; tell
+ask g terminal/output "\"terminalId\":\"$terminal\""; tell
+ask h terminal/release "\"terminalId\":\"$terminal\""; tell
+ask i terminal/output "\"terminalId\":\"$terminal\""; tell
+ask j terminal/create "\"command\":\"sleep\",\"args\":[\"1000\"]"; terminal=$(printf %s "$answer" | sed 's/.*"terminalId":"\([^"]*\)".*/\1/')
+ask k terminal/kill "\"terminalId\":\"$terminal\""
+ask l terminal/wait_for_exit "\"terminalId\":\"$terminal\""; tell
+say "{\"jsonrpc\":\"2.0\",\"id\":$prompt,\"result\":{\"stopReason\":\"end_turn\"}}"
+exec cat >/dev/null
+"#;
+
+#[tokio::test]
+async fn files_and_terminals_are_the_places_own() {
+    let (_server, http) = server().await;
+    deploy_script(&http, "asks", ASKS).await;
+    let id = session_of(&http, &json!({"agent": "asks"})).await;
+    let told = text_of(&say(&http, &id, "go").await);
+    for words in [
+        r#""readTextFile":true"#,
+        r#""terminal":true"#,
+        r#""id":"b","result":{"content":"two\n"}"#,
+        r#""id":"c","error""#,
+        r#""id":"d","error""#,
+        r#""exitCode":3"#,
+        r#"one\ntwo\nthree\n"#,
+        r"more\n",
+        r#""id":"h","result":{}"#,
+        r#""id":"i","error""#,
+        r#""signal":"9""#,
+    ] {
+        assert!(told.contains(words), "no {words} in {told}");
+    }
+    assert!(!told.contains("root:"), "{told}");
+}
