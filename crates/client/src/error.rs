@@ -63,7 +63,7 @@ impl Error {
     }
 
     /// May the same call succeed a little later, without anyone doing anything? A follower then reconnects.
-    pub(crate) fn passes(&self) -> bool {
+    pub fn passes(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Protocol(_) => true,
             Self::Refused { status, .. } | Self::Foreign { status, .. } => {
@@ -75,7 +75,7 @@ impl Error {
 
     /// Was the call perhaps never heard, or its answer lost? A prompt with an id is then sent again. One that
     /// was waited for in vain is not: the next wait would be as long.
-    pub(crate) fn lost(&self) -> bool {
+    pub fn lost(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
             Self::Foreign { status, .. } => matches!(*status, 502..=504),

@@ -6,7 +6,7 @@
 use crate::{
     gate::Gate,
     host::Hosts,
-    metrics::{Counted, Metrics},
+    metrics::{Counted, Metrics, Visitors},
     options::{Limits, Options},
     rest::{self, Shared, Stopping},
     rpc,
@@ -94,6 +94,11 @@ impl Door {
     /// Where it listens, with the port the system chose when none was named.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Who is at the door, now and while it is served.
+    pub fn visitors(&self) -> Visitors {
+        Visitors::of(self.metrics.clone())
     }
 
     /// Serves until `stop` resolves. Then it accepts no more, tells streams, lets requests finish for `grace`,

@@ -26,5 +26,6 @@ mod stream;
 mod upload;
 
 pub use door::{BindError, Door, ServeError};
+pub use metrics::Visitors;
 pub use openapi::document as openapi_document;
 pub use options::{DocsPage, Limits, Options};

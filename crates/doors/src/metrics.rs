@@ -15,7 +15,14 @@ use prometheus_client::{
 };
 use protocol::Outcome;
 use session::Sessions;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -48,6 +55,7 @@ pub(crate) struct Metrics {
     requests: Family<RequestLabels, Histogram, fn() -> Histogram>,
     streams: Gauge,
     connections: Gauge,
+    arrived: AtomicU64,
 }
 
 impl Default for Metrics {
@@ -56,6 +64,7 @@ impl Default for Metrics {
             requests: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             streams: Gauge::default(),
             connections: Gauge::default(),
+            arrived: AtomicU64::new(0),
         }
     }
 }
@@ -81,6 +90,7 @@ impl Metrics {
     }
 
     pub(crate) fn connection(&self) -> Counted {
+        self.arrived.fetch_add(1, Ordering::Relaxed);
         Counted::of(self.connections.clone())
     }
 
@@ -98,6 +108,27 @@ impl Metrics {
         let mut text = String::new();
         text::encode(&mut text, &registry)?;
         Ok(text)
+    }
+}
+
+/// Who is at the door, for a server that leaves when nobody comes.
+#[derive(Debug, Clone)]
+pub struct Visitors(Arc<Metrics>);
+
+impl Visitors {
+    pub(crate) fn of(metrics: Arc<Metrics>) -> Self {
+        Self(metrics)
+    }
+
+    /// Connections and streams open now. A connection with a stream counts twice.
+    pub fn open(&self) -> u64 {
+        let open = self.0.connections.get() + self.0.streams.get();
+        u64::try_from(open).unwrap_or(0)
+    }
+
+    /// Connections accepted since the start.
+    pub fn arrived(&self) -> u64 {
+        self.0.arrived.load(Ordering::Relaxed)
     }
 }
 

@@ -90,6 +90,7 @@ pub(crate) enum Command {
         name: String,
     },
     Answer(Answer),
+    Acp(Acp),
     /// Look into a session's workspace, and change it
     Files {
         #[command(subcommand)]
@@ -161,6 +162,12 @@ pub(crate) struct Serve {
     /// Seconds that running work has to end in when the server stops [env: OUTLAST_GRACE_SECS] [default: 10]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) grace_secs: Option<u64>,
+    /// End after so many seconds without a live session, a stream or a request
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) until_idle: Option<u64>,
+    /// Leave the terminal: how a bridge starts a server
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
 }
 
 /// Talk to an agent
@@ -301,6 +308,28 @@ pub(crate) struct Answer {
     pub(crate) permission: Seq,
     /// One of its options; without one the question is cancelled
     pub(crate) option: Option<String>,
+}
+
+/// Be an ACP agent on stdin and stdout, for editors
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+An editor that speaks the Agent Client Protocol (Zed, JetBrains, Neovim) starts this command. Its sessions live on \
+the server of the data folder, which is started in the background when none runs: they go on when the editor is \
+closed, and in the browser, the command line or another editor.
+
+By default the agent runs on this machine as you, in the folder that the editor names; nothing is contained. With \
+`--place sandbox` it runs in a sandbox, and does not see the editor's folder.
+
+Examples:
+  outlast acp --agent claude
+  outlast acp --agent claude --place sandbox")]
+pub(crate) struct Acp {
+    /// The deployed agent that new sessions are with [default: the only one there is besides demo]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) agent: Option<AgentName>,
+    /// Where new sessions run: host (this machine, nothing is contained) or sandbox
+    #[arg(long, value_name = "PLACE", default_value = "host")]
+    pub(crate) place: protocol::PlaceKind,
 }
 
 #[derive(Debug, Subcommand)]
@@ -539,8 +568,16 @@ mod tests {
 
     #[test]
     fn help_reads_well() {
-        for path in [&[][..], &["serve"], &["run"], &["logs"], &["agent"], &["files"], &["credential", "add"]]
-        {
+        for path in [
+            &[][..],
+            &["serve"],
+            &["run"],
+            &["logs"],
+            &["agent"],
+            &["files"],
+            &["acp"],
+            &["credential", "add"],
+        ] {
             let name = format!("help{}", path.iter().map(|word| format!("-{word}")).collect::<String>());
             insta::assert_snapshot!(name, help(path));
         }

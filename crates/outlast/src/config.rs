@@ -23,6 +23,7 @@ use std::{
 pub(crate) const DEFAULT_LISTEN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4100);
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
+const DEFAULT_BACKGROUND_IDLE: Duration = Duration::from_secs(15 * 60);
 const FILE_NAME: &str = "outlast.toml";
 
 /// How logs are written.
@@ -65,11 +66,15 @@ impl fmt::Debug for Secret {
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) data: PathBuf,
+    /// The configuration file that was named; the data folder's own needs no name.
+    pub(crate) file: Option<PathBuf>,
     pub(crate) url: Option<String>,
     pub(crate) key: Option<Secret>,
     pub(crate) server: ServerConfig,
     pub(crate) form: Form,
     pub(crate) colour: Colour,
+    /// How long a server that a bridge started stays when nobody needs it.
+    pub(crate) background_idle: Duration,
     pub(crate) environment: Environment,
 }
 
@@ -80,6 +85,10 @@ pub(crate) struct ServerConfig {
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
     pub(crate) grace: Duration,
+    /// A bridge started it: it leaves the terminal.
+    pub(crate) detached: bool,
+    /// How long it stays when nobody needs it; for ever without.
+    pub(crate) until_idle: Option<Duration>,
     /// 64 hexadecimal digits that encrypt credentials; without it, a file in the data folder.
     pub(crate) master_key: Option<Secret>,
     /// Names a `Host` header may hold besides this machine's.
@@ -188,6 +197,7 @@ struct File {
     log_format: Option<LogFormat>,
     log: Option<String>,
     grace_secs: Option<u64>,
+    background_idle_secs: Option<u64>,
     master_key_file: Option<PathBuf>,
     hosts: Vec<String>,
     limits: Limits,
@@ -255,9 +265,9 @@ impl Config {
         let env = &environment;
         let named_data = common.data.or_else(|| env.path("OUTLAST_DATA"));
         let named_file = common.config.or_else(|| env.path("OUTLAST_CONFIG"));
-        let (data, file) = match named_file {
+        let (data, file) = match &named_file {
             Some(path) => {
-                let file = read_file(&path)?;
+                let file = read_file(path)?;
                 let data = named_data.or_else(|| file.data.clone()).map_or_else(|| default_data(env), Ok)?;
                 (data, file)
             }
@@ -272,7 +282,10 @@ impl Config {
             (None, None, Some(path)) => Some(read_secret(path)?),
             (None, None, None) => None,
         };
+        let idle = env.parsed("OUTLAST_BACKGROUND_IDLE_SECS")?.or(file.background_idle_secs);
         Ok(Self {
+            background_idle: idle.map_or(DEFAULT_BACKGROUND_IDLE, Duration::from_secs),
+            file: named_file,
             url: match common.url {
                 Some(url) => Some(url),
                 None => env.text("OUTLAST_URL")?.or_else(|| file.url.clone()),
@@ -314,6 +327,8 @@ impl ServerConfig {
             log_format: log_format.unwrap_or_default(),
             log: log.unwrap_or_else(|| "info".to_owned()),
             grace: grace.map_or(DEFAULT_GRACE, Duration::from_secs),
+            detached: flags.detached,
+            until_idle: flags.until_idle.map(Duration::from_secs),
             master_key,
             hosts: file.hosts,
             limits,

@@ -3,6 +3,7 @@
 //! It resolves flags, environment and configuration file once, opens the rooms below or asks a server through
 //! the client, and turns every ending into a documented exit code. It holds no rules about sessions.
 
+mod background;
 mod catalogue;
 mod cli;
 mod commands;
@@ -19,7 +20,7 @@ mod update;
 
 use clap::{CommandFactory as _, Parser as _, error::ErrorKind};
 use cli::{Cli, Command};
-use commands::{Asking, doctor, serve, sessions::Verb};
+use commands::{Asking, acp, doctor, serve, sessions::Verb};
 use config::{Config, Environment};
 use exit::{Exit, Failure};
 use std::process::ExitCode;
@@ -100,6 +101,7 @@ async fn dispatch(command: &Command, config: &Config, term: &Term) -> Result<Exi
         Command::Rm(asked) => asking()?.rm(asked).await,
         Command::Rename { session, name } => asking()?.rename(session, name).await,
         Command::Answer(asked) => asking()?.answer(asked).await,
+        Command::Acp(asked) => acp::acp(asked, config, term).await,
         Command::Files { command } => asking()?.files(command).await,
         Command::Agent { command } => asking()?.agent(command, &config.environment).await,
         Command::Credential { command } => asking()?.credential(command, &config.environment).await,

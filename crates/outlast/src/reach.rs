@@ -5,7 +5,7 @@ use crate::{
     exit::Failure,
     running::{Running, reachable_url},
 };
-use client::{Client, Error};
+use client::{Client, Error, Patience};
 use protocol::{ListSessions, SessionId, SessionKindFilter, SessionRef, limits};
 use std::{io, path::Path};
 
@@ -17,12 +17,16 @@ const NAMED_CANDIDATES: usize = 3;
 
 /// A client for the server that the configuration means.
 pub(crate) fn client(config: &Config) -> Result<Client, Failure> {
+    patient_client(config, Patience::default())
+}
+
+pub(crate) fn patient_client(config: &Config, patience: Patience) -> Result<Client, Failure> {
     let url = url(config);
     let key = match &config.key {
         Some(key) => key.reveal().to_owned(),
         None => folder_key(config, &url)?,
     };
-    Ok(Client::new(&url, &key)?)
+    Ok(Client::with_patience(&url, &key, patience)?)
 }
 
 /// The address given, else the running server's, else the one it would take.

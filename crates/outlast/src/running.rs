@@ -18,6 +18,9 @@ pub(crate) struct Running {
     pub(crate) url: String,
     pub(crate) pid: u32,
     pub(crate) version: String,
+    /// A bridge started it, and it ends when nobody needs it.
+    #[serde(default)]
+    pub(crate) background: bool,
 }
 
 impl Running {
@@ -26,6 +29,7 @@ impl Running {
             url: reachable_url(addr),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            background: false,
         }
     }
 

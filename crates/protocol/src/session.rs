@@ -104,6 +104,9 @@ pub struct Session {
     pub first_seq: Seq,
     pub last_seq: Seq,
     pub forked_from: Option<ForkPoint>,
+    /// The folder that its agent was started in, when the caller named one.
+    #[serde(default)]
+    pub cwd: Option<String>,
 }
 
 impl Session {

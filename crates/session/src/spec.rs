@@ -29,17 +29,42 @@ pub(crate) struct Spec {
     pub(crate) policy: Option<Policy>,
 }
 
+/// A sealed spec with what may be read without opening it. One without a folder is the seal alone.
+#[derive(Serialize, Deserialize)]
+struct Labelled {
+    cwd: String,
+    sealed: String,
+}
+
+impl Labelled {
+    fn read(text: &str) -> Option<Self> {
+        // No seal begins so: base64 has no brace.
+        text.starts_with('{').then(|| serde_json::from_str(text).ok()).flatten()
+    }
+}
+
 impl Spec {
     pub(crate) fn seal(&self, vault: &Vault) -> Result<String, Fault> {
         let plain = serde_json::to_vec(self).map_err(internal)?;
         let sealed = vault.seal(PURPOSE, &plain).map_err(|error| internal(&error))?;
-        Ok(STANDARD.encode(sealed))
+        let sealed = STANDARD.encode(sealed);
+        match &self.cwd {
+            None => Ok(sealed),
+            Some(cwd) => serde_json::to_string(&Labelled { cwd: cwd.clone(), sealed }).map_err(internal),
+        }
     }
 
     pub(crate) fn open(vault: &Vault, sealed: &str) -> Result<Self, VaultError> {
+        let labelled = Labelled::read(sealed);
+        let sealed = labelled.as_ref().map_or(sealed, |labelled| &labelled.sealed);
         let bytes = STANDARD.decode(sealed).map_err(|_| VaultError::Sealed)?;
         let plain = vault.unseal(PURPOSE, &bytes)?;
         serde_json::from_slice(&plain).map_err(|_| VaultError::Sealed)
+    }
+
+    /// The folder, which callers see again, of a sealed spec.
+    pub(crate) fn visible_cwd(sealed: &str) -> Option<String> {
+        Labelled::read(sealed).map(|labelled| labelled.cwd)
     }
 
     /// Bad values are the caller's to mend; nothing is dropped or cut.
@@ -232,7 +257,13 @@ mod tests {
         let sealed = spec.seal(&vault).unwrap();
         assert!(!sealed.contains("s3cret"));
         assert_eq!(Spec::open(&vault, &sealed).unwrap(), spec);
+        assert_eq!(Spec::visible_cwd(&sealed), None);
         assert!(Spec::open(&vault, "not base64!").is_err());
+        let spec = Spec { cwd: Some("/a folder".to_owned()), ..spec };
+        let sealed = spec.seal(&vault).unwrap();
+        assert!(!sealed.contains("s3cret"));
+        assert_eq!(Spec::visible_cwd(&sealed).as_deref(), Some("/a folder"));
+        assert_eq!(Spec::open(&vault, &sealed).unwrap(), spec);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A stored session as callers see it.
 
+use crate::spec::Spec;
 use journal::{NewSession, SessionRow, SessionState};
 use protocol::{Seq, Session};
 
@@ -27,5 +28,6 @@ pub(crate) fn session(fixed: &NewSession, state: &SessionState, first_seq: Seq, 
         first_seq,
         last_seq,
         forked_from: fixed.forked_from,
+        cwd: Spec::visible_cwd(&fixed.spec),
     }
 }

@@ -1,5 +1,6 @@
 //! The commands, one module each. They ask the server through the client and print through `term`.
 
+pub(crate) mod acp;
 mod add;
 pub(crate) mod agents;
 pub(crate) mod doctor;

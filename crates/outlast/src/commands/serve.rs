@@ -10,18 +10,24 @@ use crate::{
     running::Running,
     term::Term,
 };
-use doors::Door;
+use doors::{Door, Visitors};
 use session::{FirstKey, Sessions};
 use std::time::Duration;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
+    time::Instant,
 };
 use tracing_subscriber::EnvFilter;
 
 const UPLOADS: &str = "uploads";
 
 pub(crate) async fn serve(config: &Config, term: &Term) -> Result<Exit, Failure> {
+    if config.server.detached {
+        // Its own session: what happens to the terminal or the editor behind it is not its business.
+        rustix::process::setsid()
+            .map_err(|error| Failure::Broken(format!("the terminal cannot be left: {error}")))?;
+    }
     start_logs(&config.server, term)?;
     let mut signals = Signals::listen()?;
     if let Err(error) = session::settle() {
@@ -38,7 +44,8 @@ pub(crate) async fn serve(config: &Config, term: &Term) -> Result<Exit, Failure>
         }
     };
     let addr = door.addr();
-    let _announced = Running::here(addr).announce(&config.data)?;
+    let running = Running { background: config.server.detached, ..Running::here(addr) };
+    let _announced = running.announce(&config.data)?;
     if !addr.ip().is_loopback() {
         term.note(&format!(
             "warning: {addr} can be reached from other machines, and speaks plain HTTP; put a TLS proxy in front of it"
@@ -49,7 +56,7 @@ pub(crate) async fn serve(config: &Config, term: &Term) -> Result<Exit, Failure>
         announce(term, &format!("the first key is in {}", path.display()));
     }
     tracing::info!(%addr, data = %config.data.display(), version = env!("CARGO_PKG_VERSION"), "listening");
-    until_stopped(door, &sessions, &mut signals, grace).await
+    until_stopped(door, &sessions, &mut signals, &config.server).await
 }
 
 /// That nobody reads stdout any more is no reason not to serve.
@@ -63,8 +70,10 @@ async fn until_stopped(
     door: Door,
     sessions: &Sessions,
     signals: &mut Signals,
-    grace: Duration,
+    server: &ServerConfig,
 ) -> Result<Exit, Failure> {
+    let grace = server.grace;
+    let visitors = door.visitors();
     let (stop, stopped) = oneshot::channel::<()>();
     let told = async {
         // A sender that is gone means the same as one that was used.
@@ -80,6 +89,9 @@ async fn until_stopped(
             };
         }
         name = signals.next() => tracing::info!(signal = name, "stopping; a second signal stops at once"),
+        secs = idle(sessions, &visitors, server.until_idle) => {
+            tracing::info!(secs, "nobody needed the server; stopping");
+        }
     }
     drop(stop);
     let ending = async {
@@ -100,6 +112,24 @@ async fn until_stopped(
             Ok(Exit::Forced)
         }
     }
+}
+
+/// How often the server looks whether somebody needs it.
+const IDLE_LOOKS: u32 = 8;
+
+/// Waits until no session was live, no connection open and none made for so long; without a time, for ever.
+async fn idle(sessions: &Sessions, visitors: &Visitors, until_idle: Option<Duration>) -> u64 {
+    let Some(until_idle) = until_idle else { return std::future::pending().await };
+    let (mut since, mut arrived) = (Instant::now(), visitors.arrived());
+    while since.elapsed() < until_idle {
+        tokio::time::sleep(until_idle / IDLE_LOOKS).await;
+        let before = std::mem::replace(&mut arrived, visitors.arrived());
+        let quiet = visitors.open() == 0 && sessions.figures().live_sessions == 0;
+        if !quiet || before != arrived {
+            since = Instant::now();
+        }
+    }
+    until_idle.as_secs()
 }
 
 fn start_logs(server: &ServerConfig, term: &Term) -> Result<(), Failure> {

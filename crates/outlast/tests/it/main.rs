@@ -7,6 +7,8 @@
     reason = "a test fails by panicking and says why"
 )]
 
+mod acp_client;
+mod acp_door;
 mod agents;
 mod bad_input;
 mod cli;
