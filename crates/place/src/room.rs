@@ -345,10 +345,6 @@ fn with_proxy(mut spawn: Spawn, keeper: &Keeper) -> Spawn {
     for name in ["no_proxy", "NO_PROXY"] {
         spawn.env.entry(name.to_owned()).or_insert_with(|| "localhost,127.0.0.1,::1".to_owned());
     }
-    // What listens inside, and the forwards, which are ports inside, are reached without it.
-    for name in ["no_proxy", "NO_PROXY"] {
-        spawn.env.entry(name.to_owned()).or_insert_with(|| "localhost,127.0.0.1,::1".to_owned());
-    }
     // Node looks at the others only when it is told to.
     spawn.env.entry("NODE_USE_ENV_PROXY".to_owned()).or_insert_with(|| "1".to_owned());
     spawn
