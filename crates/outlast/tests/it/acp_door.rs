@@ -67,6 +67,20 @@ async fn a_flood_arrives_whole_and_in_order() {
 }
 
 #[tokio::test]
+async fn an_editor_may_leave_in_the_middle_of_a_flood() {
+    let (server, http) = server().await;
+    let mut editor = Editor::open(server.data(), &["--agent", "demo"]).await;
+    let session = editor.session(server.scratch()).await;
+    let prompt = editor.begin(&session, "stream 20000\necho to the end");
+    editor.update().await;
+    // Nobody reads what the bridge still writes; that is no failure of the bridge.
+    editor.close().await;
+    assert!(prompt.await.unwrap().is_err());
+    let recorded = until(&http, &session.to_string(), is("turn_ended")).await;
+    assert_eq!(only_end(&recorded), ("done".to_owned(), "end_turn".to_owned()));
+}
+
+#[tokio::test]
 async fn questions_go_to_the_editor_and_back() {
     let (server, http) = server().await;
     let mut editor = Editor::open(server.data(), &["--agent", "demo"]).await;

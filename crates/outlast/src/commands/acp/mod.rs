@@ -27,7 +27,7 @@ use bridge::Bridge;
 use editor::Editor;
 use follower::History;
 use std::sync::Arc;
-use wire::Outbox;
+use wire::{Ending, Outbox};
 
 pub(crate) async fn acp(asked: &Acp, config: &Config, term: &Term) -> Result<Exit, Failure> {
     let server = Server::find_or_start(config).await?;
@@ -40,9 +40,10 @@ pub(crate) async fn acp(asked: &Acp, config: &Config, term: &Term) -> Result<Exi
     let (outgoing, writer) = wire::outgoing(Arc::clone(&outbox)).map_err(threads)?;
     let door = Door { bridge: Arc::new(Bridge::new(server, asked)), outbox };
     let spoken = door.speak(Lines::new(outgoing, incoming)).await;
-    writer.finish().await;
-    spoken.map_err(|error| Failure::Broken(format!("the editor's line broke: {}", error.message)))?;
-    Ok(Exit::Done)
+    match (spoken, writer.finish().await) {
+        (Ok(()), _) | (Err(_), Ending::EditorLeft) => Ok(Exit::Done),
+        (Err(error), Ending::Written) => Err(Failure::Broken(format!("the editor's line broke: {error}"))),
+    }
 }
 
 #[derive(Clone)]

@@ -102,6 +102,14 @@ fn next_line(input: &mut impl io::BufRead, limit: usize) -> Option<io::Result<St
     )
 }
 
+/// How the writing ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    Written,
+    /// It closed its end, or stopped reading, with lines on their way: its choice, and no failure.
+    EditorLeft,
+}
+
 /// The thread that writes.
 #[derive(Debug)]
 pub(super) struct Writer(JoinHandle<io::Result<()>>);
@@ -136,15 +144,20 @@ fn write(mut lines: mpsc::Receiver<String>, outbox: &Outbox, out: impl io::Write
 }
 
 impl Writer {
-    /// Waits for the last lines; an editor that does not read them gets none.
-    pub(super) async fn finish(self) {
+    /// Waits for the last lines; an editor that does not read them gets none. Says whether it still listened.
+    pub(super) async fn finish(self) -> Ending {
         let looks = LAST_LINES.as_millis() / LAST_LOOK.as_millis();
         for _ in 0..looks {
             if self.0.is_finished() {
-                return;
+                let left = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+                return match self.0.join() {
+                    Ok(Err(error)) if left(&error) => Ending::EditorLeft,
+                    _ => Ending::Written,
+                };
             }
             tokio::time::sleep(LAST_LOOK).await;
         }
+        Ending::EditorLeft
     }
 }
 
