@@ -96,7 +96,7 @@ pub(crate) async fn moved(report: &mut Report, program: &Path) -> Result<()> {
     report.line("sandbox: warm pause with its snapshot, p50", millis(p50(pauses)), "ms", Target::AtMost(5.0));
     report.line("sandbox: warm resume, p50", millis(p50(resumes)), "ms", Target::AtMost(2.0));
 
-    let server = Setup::new(program).env("OUTLAST_IDLE_SECS", "0").start().await?;
+    let server = Setup::new(program).env("OUTLAST_IDLE_SECS", "1").start().await?;
     let http = server.http()?;
     let (mut colds, mut starts) = (vec![], vec![]);
     for _ in 0..TIMES / 4 {
@@ -105,12 +105,13 @@ pub(crate) async fn moved(report: &mut Report, program: &Path) -> Result<()> {
         for number in 0..COLD_FILES {
             fs::write(folder.join(format!("file-{number}")), vec![b'x'; COLD_BYTES / COLD_FILES])?;
         }
-        // With no patience for idleness it is evicted at once.
         let mut stream = http.follow(&id, 0).await?;
-        let _ = act(&http, &id, "pause").await;
-        while !stream.next().await?.context("the stream ended")?.data.contains("snapshot_taken")
-            || folder.exists()
-        {}
+        act(&http, &id, "pause").await?;
+        // Paused for a second it is evicted, which takes a second snapshot.
+        for _ in 0..2 {
+            while !stream.next().await?.context("the stream ended")?.data.contains("snapshot_taken") {}
+        }
+        ensure!(!folder.exists(), "it was not evicted");
         colds.push(act(&http, &id, "resume").await?);
         let program = program.to_owned();
         starts.push(tokio::task::spawn_blocking(move || bare_start(&program)).await??);
