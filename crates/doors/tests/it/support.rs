@@ -51,7 +51,7 @@ impl Server {
         let exe = std::env::current_exe().unwrap();
         let mut options = session::Options::new(data.path().to_owned(), exe);
         // Agents outlive the server, and these soon end after it.
-        options.orphan = std::time::Duration::from_secs(10);
+        options.orphan = Duration::from_secs(10);
         let (sessions, _) = Sessions::open(options).await.unwrap();
         let key = std::fs::read_to_string(data.path().join("api-key")).unwrap().trim().to_owned();
         let listen = "127.0.0.1:0".parse().unwrap();

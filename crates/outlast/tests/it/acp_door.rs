@@ -341,6 +341,10 @@ async fn one_session_through_every_door() {
     assert!(logs.contains("through every door"), "{logs}");
     let messages = http.get(&format!("/api/sessions/{id}/messages")).await.unwrap().expect(200).unwrap();
     assert_eq!(messages["messages"].as_array().unwrap().len(), 2, "{messages}");
+    let fork = server.cli(&["fork", &id]).await.unwrap().ok().unwrap();
+    assert_eq!(get(&http, fork.trim()).await["forkedFrom"]["session"], id);
+    let logs = server.cli(&["logs", fork.trim()]).await.unwrap().ok().unwrap();
+    assert!(logs.contains("through every door"), "{logs}");
     editor.close().await;
 }
 

@@ -119,3 +119,53 @@ async fn a_second_signal_means_now() {
     act(&http, &id, "stop").await.expect(200).unwrap();
     until(&http, &id, is("turn_ended")).await;
 }
+
+/// A small disk of the test's own, which goes away with it.
+struct Disk(tempfile::TempDir);
+
+impl Disk {
+    async fn make(size: &str) -> Result<Self, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap().to_owned();
+        let made = run("mount", ["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs", &path], &[]).await;
+        made.and_then(testkit::Finished::ok).map(|_| Self(folder)).map_err(|error| format!("{error:#}"))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[tokio::test]
+async fn sandboxes_stand_still_while_the_disk_is_nearly_full() {
+    let disk = match Disk::make("256m").await {
+        Ok(disk) => disk,
+        Err(why) => {
+            return skip("storage::sandboxes_stand_still_while_the_disk_is_nearly_full", &why);
+        }
+    };
+    let server = Setup::new(PROGRAM).data(disk.0.path().join("data")).start().await.unwrap();
+    let http = server.http().unwrap();
+    let id = session(&http).await;
+    drop(send(&http, &id, &json!({"content": "echo one\nsleep 300\npermission"})).await);
+    until(&http, &id, is("turn_started")).await;
+    // Below the mark of 64 MiB, and above the reserve.
+    let space = rustix::fs::statvfs(disk.0.path()).unwrap();
+    let filler = disk.0.path().join("filler");
+    let bytes = usize::try_from(space.f_bavail * space.f_frsize).unwrap() - 40 * 1024 * 1024;
+    fs::write(&filler, vec![1; bytes]).unwrap();
+    let says = |words: &'static str| {
+        move |event: &serde_json::Value| event["text"].as_str().is_some_and(|text| text.contains(words))
+    };
+    until(&http, &id, says("stand still")).await;
+    let refused = http.post("/api/sessions", &json!({"agent": "demo"})).await.unwrap();
+    refusal(&refused, 507, "storage_full");
+    fs::remove_file(&filler).unwrap();
+    until(&http, &id, says("go on")).await;
+    let asked = until(&http, &id, is("permission_requested")).await.pop().unwrap();
+    let path = format!("/api/sessions/{id}/permissions/{}", asked["seq"]);
+    http.post(&path, &json!({"optionId": null})).await.unwrap().expect(200).unwrap();
+    until(&http, &id, is("turn_ended")).await;
+}
