@@ -244,7 +244,7 @@ impl Shell {
 
     /// The shell has taken something from its line.
     pub(crate) fn taken(&mut self, now: Instant) -> Option<Event> {
-        if sys::unread(self.line.as_fd()).unwrap_or(0) > 0 || self.line_taken() {
+        if !self.all_taken() || self.line_taken() {
             return None;
         }
         for _ in 0..LOOKS {
@@ -260,6 +260,12 @@ impl Shell {
         }
         self.look = Some(Wait { at: now + WAIT_FIRST, next: WAIT_FIRST * 2 });
         None
+    }
+
+    /// Whether the shell has read everything that was sent. The kernel tells of a piece that was read before it has
+    /// struck the last byte of it off its count, and a piece that waits counts for hundreds.
+    fn all_taken(&self) -> bool {
+        sys::unread(self.line.as_fd()).unwrap_or(0) <= 1
     }
 
     /// The shell has all that was sent. Whether that was a command's line, and only now the bell is rung.
@@ -281,7 +287,7 @@ impl Shell {
             && now >= wait.at
         {
             self.look = None;
-            if sys::unread(self.line.as_fd()).unwrap_or(0) > 0 {
+            if !self.all_taken() {
                 self.note_begun(now);
                 return None;
             }
