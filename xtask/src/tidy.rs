@@ -42,7 +42,7 @@ const STRANGERS: &[(&str, &[&str])] = &[
     ("protocol", &["tokio", "rusqlite", "axum", "hyper", "reqwest"]),
     ("journal", &["axum", "hyper", "reqwest", "utoipa"]),
     ("keeper", &["tokio", "serde", "clap", "tracing", "rusqlite", "axum", "hyper", "reqwest"]),
-    ("place", &["rusqlite", "axum", "hyper", "reqwest"]),
+    ("place", &["rusqlite", "axum", "reqwest"]),
     ("occupant", &["rusqlite", "axum", "hyper", "reqwest"]),
     ("session", &["rusqlite", "axum", "hyper", "reqwest", "utoipa"]),
     ("doors", &["rusqlite", "reqwest"]),
