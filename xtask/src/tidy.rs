@@ -36,7 +36,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("testkit", &["protocol", "journal", "client"]),
 ];
 /// Rooms that a room may use in its tests only.
-const TEST_EDGES: &[(&str, &[&str])] = &[("outlast", &["testkit"])];
+const TEST_EDGES: &[(&str, &[&str])] =
+    &[("outlast", &["testkit"]), ("place", &["testkit"]), ("occupant", &["testkit"])];
 /// Libraries that a room must not know.
 const STRANGERS: &[(&str, &[&str])] = &[
     ("protocol", &["tokio", "rusqlite", "axum", "hyper", "reqwest"]),

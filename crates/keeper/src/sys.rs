@@ -331,8 +331,29 @@ pub(crate) fn read_memory(pid: Pid, pieces: &[(u64, usize)], to: &mut Vec<u8>) -
             remote.len() as libc::c_ulong,
             0,
         )
-    } as c_long)?;
-    if usize::try_from(read).is_ok_and(|read| read == length) { Ok(()) } else { Err(Errno::FAULT) }
+    } as c_long);
+    match read {
+        Ok(read) if usize::try_from(read).is_ok_and(|read| read == length) => Ok(()),
+        Ok(_) => Err(Errno::FAULT),
+        // Containers' filters before 2023 let nobody call it, and let everybody read the file.
+        Err(Errno::PERM | Errno::NOSYS) => read_memory_file(pid, pieces, to),
+        Err(error) => Err(error),
+    }
+}
+
+fn read_memory_file(pid: Pid, pieces: &[(u64, usize)], to: &mut [u8]) -> Result<()> {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let path = format!("/proc/{}/mem", pid.as_raw_nonzero());
+    let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+    let mut rest = to;
+    for (address, length) in pieces {
+        let (piece, later) = rest.split_at_mut(*length);
+        if rustix::io::pread(&file, piece, *address)? != *length {
+            return Err(Errno::FAULT);
+        }
+        rest = later;
+    }
+    Ok(())
 }
 
 /// Bytes that were sent on a socket and not yet read at its other end.

@@ -16,7 +16,6 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::UnixStream,
-    process::Child,
     sync::{Notify, oneshot, watch},
 };
 
@@ -38,14 +37,14 @@ pub(crate) struct Welcome {
 pub(crate) struct Pipe {
     pub(crate) read: Box<dyn AsyncRead + Send + Unpin>,
     pub(crate) write: Box<dyn AsyncWrite + Send + Unpin>,
-    /// The program, which ends with the connection.
-    pub(crate) child: Option<Child>,
+    /// The program and its like, which end with the connection.
+    pub(crate) hold: Box<dyn Send>,
 }
 
 impl From<UnixStream> for Pipe {
     fn from(stream: UnixStream) -> Self {
         let (read, write) = stream.into_split();
-        Self { read: Box::new(read), write: Box::new(write), child: None }
+        Self { read: Box::new(read), write: Box::new(write), hold: Box::new(()) }
     }
 }
 
@@ -220,14 +219,14 @@ impl Line {
         let shared =
             Arc::new(Shared { state: Mutex::default(), more: Notify::new(), refusal: Notify::new() });
         let (tell_gone, gone) = watch::channel(false);
-        let Greeted { pipe: Pipe { read, write, child }, read: ahead } = greeted;
+        let Greeted { pipe: Pipe { read, write, hold }, read: ahead } = greeted;
         let (reader, writer) = (Arc::clone(&shared), Arc::clone(&shared));
         let writing = tokio::spawn(async move { writer.write(write).await });
         tokio::spawn(async move {
             reader.read(read, ahead).await;
             reader.close();
             writing.abort();
-            drop(child);
+            drop(hold);
             let _ = tell_gone.send(true);
         });
         Arc::new(Self { shared, gone })

@@ -47,10 +47,13 @@ impl Link {
     /// Runs a script of the plainest shell, whose streams from its first word on are the channel's.
     pub(crate) async fn open(&self, script: &str) -> Result<Channel, RemoteError> {
         let script = format!("echo '{MARK}'; {script}");
-        match self {
+        let mut channel = match self {
             Self::Ssh(connection) => connection.open(&script).await,
             Self::Docker(container) => container.open(&script).await,
-        }
+        }?;
+        // Others who come while it is open share the way.
+        channel.pipe.hold = Box::new((channel.pipe.hold, self.clone()));
+        Ok(channel)
     }
 
     /// Runs a script to its end. What it wrote, and what it complained of.
@@ -63,20 +66,22 @@ impl Link {
         let broken = |why: String| RemoteError::Broken { whom: self.whom(), why };
         let channel = self.open(script).await?;
         let complaints = channel.complaints.clone();
-        let Pipe { read, mut write, child } = channel.pipe;
+        let Pipe { read, mut write, hold } = channel.pipe;
         let mut answer = Vec::new();
         let both = async {
-            let sending = async {
+            let sending = async move {
                 // A script that has had enough closes its end, and says why in its answer.
                 let _ = write.write_all(input).await;
                 let _ = write.shutdown().await;
+                // Only now a pipe is closed.
+                drop(write);
             };
             let mut bounded = read.take(ANSWER_BYTES);
             let (read, ()) = tokio::join!(bounded.read_to_end(&mut answer), sending);
             read
         };
         let read = tokio::time::timeout(limit, both).await;
-        drop(child);
+        drop(hold);
         match read {
             Err(_) => Err(broken(format!("no answer within {limit:?}"))),
             Ok(Err(error)) => Err(broken(error.to_string())),
@@ -152,7 +157,7 @@ pub(crate) async fn begun(
         Err(_) => Err((NotBegun::TimedOut, child)),
         Ok(false) => Err((NotBegun::Ended { said: String::from_utf8_lossy(&said).trim().to_owned() }, child)),
         Ok(true) => {
-            let pipe = Pipe { read: Box::new(read), write, child };
+            let pipe = Pipe { read: Box::new(read), write, hold: Box::new(child) };
             Ok(Channel { pipe, complaints })
         }
     }

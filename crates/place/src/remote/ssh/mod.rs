@@ -161,7 +161,7 @@ impl Connection {
         let mut at = 0;
         while let Some(socket) = masters.get(at) {
             match self.session(socket, script).await? {
-                Session::Open(channel) => return Ok(channel),
+                Session::Open(channel) => return Ok(*channel),
                 Session::Full(why) => {
                     full = Some(why);
                     at += 1;
@@ -179,7 +179,7 @@ impl Connection {
         match self.session(&socket, script).await? {
             Session::Open(channel) => {
                 masters.push(socket);
-                Ok(channel)
+                Ok(*channel)
             }
             Session::Full(why) => Err(RemoteError::Full { whom: self.whom(), why }),
             Session::Dead => {
@@ -208,7 +208,7 @@ impl Connection {
         let draining = tokio::spawn(complaints.clone().drain(stderr));
         let begun = channel::begun(stdout, Box::new(stdin), Some(child), complaints.clone()).await;
         let (not_begun, child) = match begun {
-            Ok(channel) => return Ok(Session::Open(channel)),
+            Ok(channel) => return Ok(Session::Open(Box::new(channel))),
             Err(not) => not,
         };
         let said = match not_begun {
@@ -372,7 +372,7 @@ impl Connection {
 }
 
 enum Session {
-    Open(Channel),
+    Open(Box<Channel>),
     Full(String),
     Dead,
 }
