@@ -75,10 +75,14 @@ impl Link {
                 let _ = write.shutdown().await;
                 // Only now a pipe is closed.
                 drop(write);
+                std::future::pending::<std::convert::Infallible>().await
             };
             let mut bounded = read.take(ANSWER_BYTES);
-            let (read, ()) = tokio::join!(bounded.read_to_end(&mut answer), sending);
-            read
+            // An engine whose program ended may never take the rest.
+            tokio::select! {
+                read = bounded.read_to_end(&mut answer) => read,
+                never = sending => match never {},
+            }
         };
         let read = tokio::time::timeout(limit, both).await;
         drop(hold);

@@ -104,7 +104,7 @@ impl Remotes {
         password: Option<&Password>,
     ) -> Result<Reached, RemoteError> {
         let link = self.link(target, password).await?;
-        let machine = site::look(&link).await?;
+        let machine = site::look(&link, &[]).await?;
         Ok(Reached::new(link, machine, self.inner.policy.clone()))
     }
 

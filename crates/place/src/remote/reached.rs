@@ -121,7 +121,7 @@ pub(crate) async fn take_up(link: &Link, lodged: &Lodged, token: wire::Token) ->
     );
     let begun = match begin(link, &script, b"", token).await? {
         Begun::Failed(why) if why == BARE => {
-            let machine = site::look(link).await?;
+            let machine = site::look(link, &[]).await?;
             let (program, _) = site::uploaded(link, &machine).await?;
             let script = format!("exec {} {RELAY} {}", quoted(&program), quoted(&lodged.folder));
             begin(link, &script, b"", token).await?

@@ -48,13 +48,16 @@ pub(crate) fn program() -> String {
     format!("keeper-{}", &hash.as_str()[..32])
 }
 
-pub(crate) async fn look(link: &Link) -> Result<Machine, RemoteError> {
-    let (answer, complaints) = link.run(&look_script(&program(), binary::BYTES.len()), b"", LOOK).await?;
+/// `tried` are folders that were found unfit in another way.
+pub(crate) async fn look(link: &Link, tried: &[String]) -> Result<Machine, RemoteError> {
+    let script = look_script(&program(), binary::BYTES.len(), tried);
+    let (answer, complaints) = link.run(&script, b"", LOOK).await?;
     let why = if complaints.is_empty() { "the answer is cut short".to_owned() } else { complaints };
     parse(&answer).ok_or_else(|| RemoteError::Broken { whom: link.whom(), why })
 }
 
-fn look_script(program: &str, bytes: usize) -> String {
+fn look_script(program: &str, bytes: usize, tried: &[String]) -> String {
+    let skip: String = tried.iter().map(|folder| format!("{}) continue ;; ", quoted(folder))).collect();
     let steps = [
         "umask 077".to_owned(),
         "echo \"system $(uname -s)\"".to_owned(),
@@ -80,7 +83,7 @@ fn look_script(program: &str, bytes: usize) -> String {
         format!(
             "for d in \"${{XDG_CACHE_HOME:-$HOME/.cache}}/outlast\" \"/var/tmp/outlast-$u\" \"/tmp/outlast-$u\" \
              \"/dev/shm/outlast-$u\" \"/run/user/$u/outlast\"; do \
-             case $d in /*) ;; *) continue ;; esac; \
+             case $d in {skip}/*) ;; *) continue ;; esac; \
              if fit \"$d\"; then echo \"folder $d\"; \
              [ -x \"$d/{program}\" ] && [ \"$(\"$d/{program}\" {CHECK} {bytes} 2>/dev/null)\" = '{FIT}' ] \
              && echo 'uploaded yes' && touch \"$d/{program}\"; \
@@ -147,23 +150,32 @@ impl Machine {
     }
 }
 
-/// Puts the program there, if it is not there yet, and sees that it runs. Its path, and that of its folder.
+/// Puts the program there, if it is not there yet, and sees that it runs. Its path, and that of its folder. A folder in
+/// which there is no room for it, or which does not let it run, gives way to the next.
 pub(crate) async fn uploaded(link: &Link, machine: &Machine) -> Result<(String, String), RemoteError> {
     let unfit = |why: String| RemoteError::NoKeeper { whom: link.whom(), why };
-    let folder = match (machine.obstacle(), &machine.folder) {
-        (None, Some(folder)) => folder.clone(),
-        (why, _) => return Err(unfit(why.unwrap_or_default())),
-    };
-    let path = format!("{folder}/{}", program());
-    if machine.uploaded {
-        return Ok((path, folder));
+    let (mut machine, mut tried, mut reasons) = (machine.clone(), Vec::new(), Vec::new());
+    loop {
+        let folder = match (machine.obstacle(), &machine.folder) {
+            (None, Some(folder)) => folder.clone(),
+            (why, _) => {
+                reasons.extend(why);
+                return Err(unfit(reasons.join("; ")));
+            }
+        };
+        let path = format!("{folder}/{}", program());
+        if machine.uploaded {
+            return Ok((path, folder));
+        }
+        let (answer, complaints) = link.run(&upload_script(&folder, &path), binary::BYTES, UPLOAD).await?;
+        if String::from_utf8_lossy(&answer).lines().any(|line| line == FIT) {
+            return Ok((path, folder));
+        }
+        let why = complaints.lines().next_back().unwrap_or("the program does not run there");
+        reasons.push(format!("{folder}: {why}"));
+        tried.push(folder);
+        machine = look(link, &tried).await?;
     }
-    let (answer, complaints) = link.run(&upload_script(&folder, &path), binary::BYTES, UPLOAD).await?;
-    if String::from_utf8_lossy(&answer).lines().any(|line| line == FIT) {
-        return Ok((path, folder));
-    }
-    let why = if complaints.is_empty() { "the program does not run there".to_owned() } else { complaints };
-    Err(unfit(why))
 }
 
 fn upload_script(folder: &str, path: &str) -> String {
@@ -197,7 +209,8 @@ mod tests {
 
     #[test]
     fn scripts_pass_through_any_login_shell() {
-        for script in [look_script("keeper-x", 1), upload_script("/f", "/f/keeper-x")] {
+        let tried = ["/a b".to_owned()];
+        for script in [look_script("keeper-x", 1, &tried), upload_script("/f", "/f/keeper-x")] {
             assert!(!script.contains(['\n', '!']) && !script.contains("\\\\"), "{script}");
         }
     }

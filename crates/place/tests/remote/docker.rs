@@ -123,15 +123,16 @@ async fn where_nothing_can_be_written_or_run_there_is_no_keeper() {
     let RemoteError::NoKeeper { why, .. } = &refused else { panic!("{refused}") };
     assert!(why.contains("/tmp/outlast-0 runs no programs"), "{why}");
 
-    // A full disk is told by whoever writes to it; the next place is taken.
-    engine
-        .run(
-            "full",
-            Inside::Busybox,
-            &["--read-only", "--tmpfs", "/tmp:exec,size=64k", "--tmpfs", "/run:exec"],
-        )
-        .unwrap();
+    // Where there is no room for it, the next folder is taken.
+    let small = ["--read-only", "--tmpfs", "/tmp:exec,size=64k", "--tmpfs", "/run:exec,size=8m"];
+    engine.run("small", Inside::Busybox, &small).unwrap();
+    let reached = remotes.connect(&Target::Docker(container(&engine, "small")), None).await.unwrap();
+    let joined = reached.lodge().await.unwrap();
+    assert!(joined.lodged.folder.starts_with("/run/user/0/outlast/"), "{:?}", joined.lodged);
+    shut_down(joined.keeper).await;
+    engine.run("full", Inside::Busybox, &small[..3]).unwrap();
     let reached = remotes.connect(&Target::Docker(container(&engine, "full")), None).await.unwrap();
     let refused = wrong(reached.lodge().await);
-    assert!(matches!(refused, RemoteError::NoKeeper { .. }), "{refused}");
+    let RemoteError::NoKeeper { why, .. } = &refused else { panic!("{refused}") };
+    assert!(why.contains("No space left"), "{why}");
 }
