@@ -10,7 +10,7 @@ mod hide;
 mod strip;
 mod utf8;
 
-pub use budget::{BadBudget, Budget, DEFAULT_CHARS, Grep, Keep, MOST_CHARS, Mode, Plan, Shown};
+pub use budget::{BadBudget, DEFAULT_CHARS, MOST_CHARS, Plan, Shown};
 pub use hide::{Secrets, Shapes};
 
 use budget::Meter;
