@@ -312,7 +312,7 @@ impl Shell {
             Phase::Saving { until } if now >= *until => {
                 self.unfit = Some(Unfit::Stuck);
                 self.phase = Phase::Idle;
-                None
+                self.waiting.take().map(Event::Due)
             }
             _ => None,
         }
@@ -334,8 +334,11 @@ impl Shell {
         }
     }
 
-    /// One look. The bell was taken before.
+    /// One look. It counts only when the shell has everything: one that has not woken for its line yet still waits.
     fn see(&mut self, now: Instant) -> Option<Event> {
+        if !self.all_taken() {
+            return None;
+        }
         if matches!(self.phase, Phase::Waking { .. }) {
             return self.first_look(now);
         }
@@ -505,9 +508,9 @@ impl Shell {
     pub(crate) fn give(&mut self, order: Order, older: Vec<Kin>, now: Instant) -> Result<(), Unfit> {
         let (Some(glass), Some(site)) = (&self.glass, &self.site) else { return Err(Unfit::Deaf) };
         let way = match glass.way() {
-            Ok(way) => way,
-            Err(_) => {
-                let unfit = self.obstacle().unwrap_or(Unfit::Deaf);
+            Ok(way) if self.unfit.is_none() => way,
+            Ok(_) | Err(_) => {
+                let unfit = self.unfit.or_else(|| self.obstacle()).unwrap_or(Unfit::Deaf);
                 order.forget(site);
                 self.unfit = Some(unfit);
                 return Err(unfit);
