@@ -14,6 +14,7 @@ mod keys;
 mod lifecycle;
 mod live;
 mod open;
+mod pen;
 mod policy;
 mod probe;
 mod quota;
@@ -36,7 +37,7 @@ pub use policy::{HostPlace, MostNetwork, Sandboxing};
 pub use probe::{NoSandbox, Pausing, Probe, Users, probe_sandbox};
 pub use quota::Quotas;
 pub use sandboxes::{Content, copy_snapshots, hold_snapshots};
-pub use shells::Execution;
+pub use shells::{Execution, ShellOptions};
 
 use history::History;
 use journal::{NewSession, SessionQuery, Space};
