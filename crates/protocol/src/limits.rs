@@ -64,6 +64,15 @@ pub const MANIFEST_BYTES: usize = 1024 * 1024;
 pub const LIVE_SESSIONS: usize = 1_000;
 pub const TENANT_LIVE_SESSIONS: usize = 1_000;
 
+/// Shells open at once, and seconds after which one without a command is ended.
+pub const SHELL_SESSIONS: usize = 64;
+pub const SHELL_IDLE_SECS: u64 = 30 * 60;
+/// Seconds that a shell's command may take when nothing is said, and at most.
+pub const COMMAND_SECS: u64 = 120;
+pub const COMMAND_SECS_MOST: u64 = 3600;
+/// One command's text.
+pub const COMMAND_BYTES: usize = 8 * 1024 * 1024;
+
 /// Seconds an agent has to answer `initialize` and `session/new`.
 pub const HANDSHAKE_SECS: u64 = 60;
 /// Seconds a cancelled agent has before it is stopped.

@@ -10,7 +10,7 @@ mod hide;
 mod strip;
 mod utf8;
 
-pub use budget::{BadBudget, Budget, DEFAULT_CHARS, Grep, Keep, MOST_CHARS, Mode, Plan, Shown};
+pub use budget::{BadBudget, DEFAULT_CHARS, MOST_CHARS, Plan, Shown};
 pub use hide::{Secrets, Shapes};
 
 use budget::Meter;
@@ -61,6 +61,11 @@ impl Screen {
         self.hidden.clear();
         self.hide.push(&self.spelt, &mut self.hidden);
         self.meter.push(&self.hidden);
+    }
+
+    /// What the last [`Self::push`] added, before the budget.
+    pub fn fresh(&self) -> &str {
+        &self.hidden
     }
 
     /// What would be shown if nothing more came.

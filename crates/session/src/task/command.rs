@@ -85,6 +85,8 @@ pub(crate) enum Command {
     Space {
         space: Space,
     },
+    /// For a shell.
+    Shell(crate::shells::ShellCommand),
     /// Only wakes the task, which then takes up what a stopped server left.
     Wake,
     Shutdown,
@@ -106,6 +108,7 @@ impl Command {
             | Self::Answer { reply, .. } => drop(reply.send(Err(fault.clone()))),
             Self::Logs { reply } => drop(reply.send(Err(fault.clone()))),
             Self::Snapshot { reply } => drop(reply.send(Err(fault.clone()))),
+            Self::Shell(command) => command.refuse(fault),
             Self::Space { .. } | Self::Wake | Self::Shutdown => {}
         }
     }
@@ -135,6 +138,7 @@ impl Task {
                 let _ = reply.send(Ok(logs));
             }
             Command::Space { space } => self.on_space(space),
+            Command::Shell(command) => command.refuse(&crate::shells::no_shell()),
             Command::Wake => {}
             Command::Shutdown => self.close(),
         }

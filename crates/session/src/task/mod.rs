@@ -7,9 +7,9 @@
 //! another one from the stored row.
 
 mod asks;
-mod clock;
+pub(crate) mod clock;
 mod command;
-mod errand;
+pub(crate) mod errand;
 mod launch;
 mod occupied;
 mod record;
@@ -17,8 +17,9 @@ mod stored;
 mod terminals;
 
 pub(crate) use command::{Command, Prompt};
+pub(crate) use launch::{restore, warning};
 pub(crate) use record::first_state;
-pub(crate) use stored::{spawn_new, spawn_stored};
+pub(crate) use stored::{spawn_new, spawn_new_shell, spawn_stored};
 
 use crate::{
     Shared,
