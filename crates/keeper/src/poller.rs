@@ -3,8 +3,9 @@
 use rustix::{
     buffer::spare_capacity,
     event::{
-        Timespec,
+        PollFd, PollFlags, Timespec,
         epoll::{self, CreateFlags, Event, EventData, EventFlags},
+        poll,
     },
     fd::{AsFd, OwnedFd},
     io::Errno,
@@ -13,6 +14,8 @@ use std::time::Duration;
 
 /// Events taken at once.
 const BATCH: usize = 64;
+/// In nanoseconds.
+const MILLISECOND: i64 = 1_000_000;
 
 /// What became ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,9 +124,16 @@ impl Poller {
             tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: time.subsec_nanos().into(),
         });
+        // epoll itself counts in milliseconds, and its finer call is too new for some machines.
+        let fine = timeout.as_ref().filter(|time| time.tv_nsec % MILLISECOND != 0);
+        if fine.is_some() {
+            let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], fine);
+        }
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let timeout = if fine.is_some() { Some(&now) } else { timeout.as_ref() };
         self.events.clear();
         // Interrupted means that nothing came; the caller looks at its clocks and waits again.
-        let _ = epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref());
+        let _ = epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout);
         self.events
             .iter()
             .filter_map(|event| {

@@ -6,8 +6,8 @@ use crate::{
     update::{Tool, Update},
 };
 use protocol::{
-    Answer, Body, Disposition, Event, How, Level, Outcome, PermissionRequested, PromptAccepted, Reason,
-    SessionCreated, Status, TurnEnded, TurnId, Usage,
+    Answer, Body, CommandEnded, CommandOutcome, Disposition, Event, How, Level, Outcome, PermissionRequested,
+    PromptAccepted, Reason, SessionCreated, Status, TurnEnded, TurnId, Usage,
 };
 use std::collections::HashMap;
 
@@ -39,6 +39,9 @@ fn tint(paint: Paint, body: &Body, what: &str) -> String {
         Body::TurnEnded(_) | Body::ErrorRaised(_) => paint.red(what),
         Body::PermissionRequested(_) => paint.yellow(what),
         Body::OccupantExited(exited) if !exited.expected => paint.red(what),
+        Body::CommandStarted(_) => paint.bold(what),
+        Body::CommandEnded(ended) if ended.exit_code == Some(0) => paint.green(what),
+        Body::CommandEnded(_) => paint.red(what),
         Body::AgentUpdate(_) => paint.cyan(what),
         Body::SessionCreated(_)
         | Body::SessionStatusChanged(_)
@@ -93,6 +96,8 @@ fn summary(body: &Body) -> (&'static str, String) {
                 exited.stderr.as_deref().map(|text| format!(": {}", text.trim_end())).unwrap_or_default();
             ("agent", format!("{how}{asked}{stderr}"))
         }
+        Body::CommandStarted(started) => ("command", format!("{}: {}", started.command, started.text)),
+        Body::CommandEnded(ended) => ("command", of_command(ended)),
         Body::SnapshotTaken(taken) => {
             let parts = [(taken.left_out, "left out"), (taken.torn, "changed meanwhile")];
             let counted = parts.iter().filter(|(count, _)| *count > 0);
@@ -108,6 +113,22 @@ fn summary(body: &Body) -> (&'static str, String) {
         },
         Body::ErrorRaised(error) => ("error", format!("{} ({})", error.message, error.code)),
     }
+}
+
+fn of_command(ended: &CommandEnded) -> String {
+    let how = match (ended.outcome, ended.exit_code) {
+        (CommandOutcome::Done, Some(code)) => format!("exited with code {code}"),
+        (CommandOutcome::Done, None) => "ended".to_owned(),
+        (CommandOutcome::TimedOut, _) => "ran out of time".to_owned(),
+        (CommandOutcome::Cancelled, _) => "was cancelled".to_owned(),
+        (CommandOutcome::Refused, _) => "was refused".to_owned(),
+        (CommandOutcome::NotRun, _) => "was not run".to_owned(),
+        (CommandOutcome::Interrupted, _) => "was lost with its shell".to_owned(),
+    };
+    let hint = ended.hint.as_deref().map(|hint| format!(": {hint}")).unwrap_or_default();
+    let shown = [&ended.stdout, &ended.stderr].into_iter().filter(|stream| !stream.text.is_empty());
+    let shown: String = shown.map(|stream| format!("\n{}", stream.text)).collect();
+    format!("{}: {how} after {} ms{hint}{shown}", ended.command, ended.duration_ms)
 }
 
 fn of_created(created: &SessionCreated) -> String {
@@ -270,6 +291,8 @@ impl Conversation {
             | Body::PermissionAnswered(_)
             | Body::OccupantStarted(_)
             | Body::OccupantExited(_)
+            | Body::CommandStarted(_)
+            | Body::CommandEnded(_)
             | Body::SnapshotTaken(_)
             | Body::SnapshotRestored(_)
             | Body::Notice(_) => vec![],

@@ -24,7 +24,7 @@ pub use copy::tree as copy_tree;
 pub use error::{PlaceError, SpawnError, StdinError};
 pub use owner::Owner;
 pub use process::{Chunk, Exit, Handle, Output, Process, STDIN_BYTES, Signal, Stdin};
-pub use room::{Hold, Known, Spawned, TakenUp, Tie};
+pub use room::{FoundShell, Hold, Known, Spawned, StartedShell, TakenUp, Tie};
 pub use terms::{HOME_INSIDE, Terms, Walls};
 pub use usage::usage;
 
@@ -125,6 +125,25 @@ impl Place {
     /// Takes up a process that this server or another one started; its output is read on from `stdout`.
     pub async fn take_up(&self, id: &str, tie: &Tie, stdout: u64) -> Result<TakenUp, PlaceError> {
         self.rooms.take_up(id, tie, stdout).await
+    }
+
+    /// Starts a shell in the workspace's room, as [`Self::spawn`] does a process.
+    pub async fn start_shell(
+        &self,
+        id: &str,
+        spawn: Spawn,
+        terms: Terms,
+    ) -> Result<StartedShell, SpawnError> {
+        self.rooms.start_shell(id, spawn, terms).await
+    }
+
+    pub async fn take_up_shell(&self, id: &str, tie: &Tie) -> Result<FoundShell, PlaceError> {
+        self.rooms.take_up_shell(id, tie).await
+    }
+
+    /// Makes an empty workspace.
+    pub async fn create_empty(&self, id: &str, walls: Walls) -> Result<(), PlaceError> {
+        self.workspaces.create_empty(id, walls).await
     }
 
     /// Is anything running in the workspace that this server knows of?

@@ -6,7 +6,7 @@
 
 use crate::{
     Exit, PlaceError, Process, Spawn, SpawnError, Terms, Walls,
-    keeper::{EgressRefused, Keeper, KeeperError, Keepers, Kept},
+    keeper::{EgressRefused, Keeper, KeeperError, Keepers, Kept, Shell, ShellState},
     workspaces::Workspaces,
 };
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,22 @@ pub struct TakenUp {
     pub input_taken: u64,
     pub frozen: bool,
     pub exit: Option<Exit>,
+}
+
+/// A shell that was just started; its first word follows.
+#[derive(Debug)]
+pub struct StartedShell {
+    pub shell: Shell,
+    pub hold: Hold,
+}
+
+/// A shell that was found, and how.
+#[derive(Debug)]
+pub struct FoundShell {
+    pub shell: Shell,
+    pub state: ShellState,
+    pub hold: Hold,
+    pub frozen: bool,
 }
 
 /// The right to a process in a room. Dropping it ends the process, and the room after the last one; whoever wants it
@@ -185,6 +201,45 @@ impl Rooms {
     }
 
     async fn start(&self, id: &str, slot: &Slot, spawn: Spawn, terms: Terms) -> Result<Spawned, SpawnError> {
+        let entered = self.enter(id, slot, spawn, terms, async |keeper, process, spawn, cwd| {
+            keeper.spawn(process, spawn, cwd).await
+        });
+        let (process, hold) = entered.await?;
+        Ok(Spawned { process, hold })
+    }
+
+    pub(crate) async fn start_shell(
+        &self,
+        id: &str,
+        spawn: Spawn,
+        terms: Terms,
+    ) -> Result<StartedShell, SpawnError> {
+        let program = PathBuf::from(&spawn.program);
+        let (rooms, id) = (self.clone(), id.to_owned());
+        let started = tokio::spawn(async move {
+            let slot = rooms.slot(&id);
+            let entered = rooms.enter(&id, &slot, spawn, terms, async |keeper, process, spawn, cwd| {
+                keeper.start_shell(process, spawn, cwd).await
+            });
+            let entered = entered.await;
+            rooms.tidy(&id, &slot);
+            entered
+        });
+        let started = started.await.unwrap_or_else(|error| {
+            Err(SpawnError::Failed { path: program, source: io::Error::other(error) })
+        });
+        started.map(|(shell, hold)| StartedShell { shell, hold })
+    }
+
+    /// Has one more process started in the room, which is opened when nothing runs in it.
+    async fn enter<T>(
+        &self,
+        id: &str,
+        slot: &Slot,
+        spawn: Spawn,
+        terms: Terms,
+        start: impl AsyncFnOnce(&Keeper, u64, Spawn, &str) -> Result<T, SpawnError>,
+    ) -> Result<(T, Hold), SpawnError> {
         check_text(&spawn)?;
         check_program(&spawn.program)?;
         let folder = self.inner.workspaces.folder(id);
@@ -203,11 +258,11 @@ impl Rooms {
         let cwd = spawn.cwd.clone().unwrap_or(home);
         let spawn = with_proxy(spawn, &room.keeper);
         let process = number();
-        match room.keeper.spawn(process, spawn, &cwd).await {
+        match start(&room.keeper, process, spawn, &cwd).await {
             Ok(started) => {
                 room.processes.insert(process);
                 let tie = Tie { keeper: room.name.clone(), epoch: room.keeper.epoch(), process };
-                Ok(Spawned { process: started, hold: self.hold(id, room, tie) })
+                Ok((started, self.hold(id, room, tie)))
             }
             Err(error) => {
                 if room.processes.is_empty() {
@@ -246,7 +301,34 @@ impl Rooms {
         taken
     }
 
+    pub(crate) async fn take_up_shell(&self, id: &str, tie: &Tie) -> Result<FoundShell, PlaceError> {
+        let slot = self.slot(id);
+        let found = self.reach(id, &slot, tie, async |keeper, kept| {
+            let (shell, state) = keeper.attach_shell(kept.process).await?;
+            Ok((shell, state, kept.frozen))
+        });
+        let found = found.await;
+        self.tidy(id, &slot);
+        found.map(|((shell, state, frozen), hold)| FoundShell { shell, state, hold, frozen })
+    }
+
     async fn attach(&self, id: &str, slot: &Slot, tie: &Tie, stdout: u64) -> Result<TakenUp, PlaceError> {
+        let reached = self.reach(id, slot, tie, async |keeper, kept| {
+            let process = keeper.attach(kept.process, stdout, kept.stderr.0).await?;
+            Ok((process, kept))
+        });
+        let ((process, Kept { exit, frozen, input_taken, .. }), hold) = reached.await?;
+        Ok(TakenUp { process, hold, input_taken, frozen, exit })
+    }
+
+    /// Takes up a process of a keeper that this server or another one started.
+    async fn reach<T>(
+        &self,
+        id: &str,
+        slot: &Slot,
+        tie: &Tie,
+        attach: impl AsyncFnOnce(&Keeper, Kept) -> Result<T, KeeperError>,
+    ) -> Result<(T, Hold), PlaceError> {
         let lost = |why: String| PlaceError::Lost { why };
         let mut slot = slot.lock().await;
         let known = slot.as_ref().is_some_and(|room| room.name == tie.keeper && !room.keeper.is_gone());
@@ -261,13 +343,12 @@ impl Rooms {
             return Err(lost("another keeper has its name".to_owned()));
         }
         let found = room.keeper.found().iter().find(|kept| kept.process == tie.process).cloned();
-        let Some(Kept { exit, frozen, input_taken, stderr, .. }) = found else {
+        let Some(kept) = found else {
             return Err(lost("the keeper does not have the process any more".to_owned()));
         };
-        let process = room.keeper.attach(tie.process, stdout, stderr.0).await;
-        let process = process.map_err(|error| lost(error.to_string()))?;
+        let attached = attach(&room.keeper, kept).await.map_err(|error| lost(error.to_string()))?;
         room.processes.insert(tie.process);
-        Ok(TakenUp { process, hold: self.hold(id, room, tie.clone()), input_taken, frozen, exit })
+        Ok((attached, self.hold(id, room, tie.clone())))
     }
 
     /// What a killed server started and had no time to write down.

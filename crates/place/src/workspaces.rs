@@ -4,7 +4,7 @@ use crate::{Owner, PlaceError, Walls, copy, file, owner::Ids};
 use rustix::fs::{CWD, RenameFlags};
 use std::{
     io,
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -94,6 +94,32 @@ impl Workspaces {
                 let _ = copy::remove(&draft);
             }
             made
+        })
+        .await
+    }
+
+    pub(crate) async fn create_empty(&self, id: &str, walls: Walls) -> Result<(), PlaceError> {
+        check_id(id)?;
+        let (own, id) = (self.clone(), id.to_owned());
+        blocking(move || {
+            let (home, draft) = (own.folder(&id), own.unfinished(&id));
+            let root = &own.inner.root;
+            std::fs::create_dir_all(root).map_err(|error| PlaceError::io("make the folder", root, error))?;
+            let owner = own.new_owner(walls)?;
+            let made = std::fs::DirBuilder::new().mode(0o700).create(&draft).and_then(|()| {
+                if owner != Owner::ourselves() {
+                    std::os::unix::fs::lchown(&draft, Some(owner.uid), Some(owner.gid))?;
+                }
+                rename_new(&draft, &home)
+            });
+            made.map_err(|error| {
+                own.inner.ids.give_back(owner.uid);
+                let _ = copy::remove(&draft);
+                match error.kind() {
+                    io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty => PlaceError::Exists(id),
+                    _ => PlaceError::io("make the workspace", &home, error),
+                }
+            })
         })
         .await
     }

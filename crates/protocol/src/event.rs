@@ -5,8 +5,8 @@
 //! Bodies are structs of their own (an internally tagged enum could not keep raw JSON raw).
 
 use crate::{
-    Actor, AgentName, Code, ContentBlock, Disposition, OnBusy, Outcome, PlaceKind, Raw, Reason, Seq,
-    SessionId, SessionKind, Status, Timestamp, TurnId, Usage,
+    Actor, AgentName, Code, ContentBlock, Disposition, KeepMode, LeftRunning, OnBusy, Outcome, PlaceKind,
+    Raw, Reason, Seq, SessionId, SessionKind, Status, Timestamp, TurnId, Usage,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -79,6 +79,8 @@ events! {
     PermissionAnswered = "permission_answered",
     OccupantStarted = "occupant_started",
     OccupantExited = "occupant_exited",
+    CommandStarted = "command_started",
+    CommandEnded = "command_ended",
     SnapshotTaken = "snapshot_taken",
     SnapshotRestored = "snapshot_restored",
     Notice = "notice",
@@ -257,6 +259,65 @@ body!(OccupantExited {
 });
 
 body!(
+    /// A shell's command is on disk, and about to be run; from here on it gets exactly one `command_ended`.
+    CommandStarted {
+        /// Numbered from 1 in each session.
+        command: u64,
+        /// Without its secrets.
+        text: String,
+    }
+);
+
+body!(CommandEnded {
+    command: u64,
+    outcome: CommandOutcome,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    duration_ms: u64,
+    cwd: String,
+    stdout: StreamShown,
+    stderr: StreamShown,
+    /// What it left running.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    left: Vec<LeftRunning>,
+    /// What the caller was told beside the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+});
+
+/// What became of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommandOutcome {
+    /// It returned, or ended its shell.
+    Done,
+    TimedOut,
+    Cancelled,
+    /// A policy refused it, and nothing of it was run.
+    Refused,
+    /// It was accepted, and nothing of it was run.
+    NotRun,
+    /// The shell was lost while it ran; what became of it is not known.
+    Interrupted,
+}
+
+/// What a caller was shown of one of a command's streams, and how much there was.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StreamShown {
+    pub text: String,
+    pub lines_total: u64,
+    pub lines_kept: u64,
+    #[serde(default)]
+    pub mode: KeepMode,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
+    /// Bytes that are no text were there, and are spelt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub escaped: bool,
+}
+
+body!(
     /// The workspace is in the snapshot store, durably.
     SnapshotTaken {
         /// The snapshot's id, in hexadecimal.
@@ -429,6 +490,8 @@ mod tests {
         r#"{"type":"permission_answered","permission":9,"answer":{"outcome":"cancelled"}}"#,
         r#"{"type":"occupant_started","how":"new","agentInfo":{"name":"a"},"agentSession":"s"}"#,
         r#"{"type":"occupant_exited","code":3,"expected":false,"stderr":"boom"}"#,
+        r#"{"type":"command_started","command":1,"text":"true"}"#,
+        r#"{"type":"command_ended","command":1,"outcome":"done","exitCode":0,"durationMs":1,"cwd":"/","stdout":{"text":"","linesTotal":0,"linesKept":0,"mode":"all"},"stderr":{"text":"","linesTotal":0,"linesKept":0,"mode":"all"},"left":[{"pid":7,"name":"sleep"}],"hint":"h"}"#,
         r#"{"type":"snapshot_taken","snapshot":"ab","files":3,"bytes":4,"leftOut":1,"torn":2}"#,
         r#"{"type":"snapshot_taken","snapshot":"ab","files":3,"bytes":4}"#,
         r#"{"type":"snapshot_restored","snapshot":"ab","files":3,"bytes":4,"lost":1}"#,

@@ -18,6 +18,7 @@ mod policy;
 mod raw;
 mod request;
 mod session;
+mod shell;
 mod time;
 mod turn;
 mod verdict;
@@ -26,10 +27,11 @@ pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers};
 pub use content::{Content, ContentBlock};
 pub use error::{Code, ErrorBody, Fault};
 pub use event::{
-    AgentUpdate, Answer, Body, BodyError, ErrorRaised, Event, EventKind, ForkPoint, How, Level, Notice,
-    OccupantExited, OccupantStarted, PermissionAnswered, PermissionOption, PermissionRequested,
-    PromptAccepted, SCHEMA_VERSION, SessionConfig, SessionCreated, SessionRenamed, SessionStatusChanged,
-    SnapshotRestored, SnapshotTaken, TurnEnded, TurnStarted,
+    AgentUpdate, Answer, Body, BodyError, CommandEnded, CommandOutcome, CommandStarted, ErrorRaised, Event,
+    EventKind, ForkPoint, How, Level, Notice, OccupantExited, OccupantStarted, PermissionAnswered,
+    PermissionOption, PermissionRequested, PromptAccepted, SCHEMA_VERSION, SessionConfig, SessionCreated,
+    SessionRenamed, SessionStatusChanged, SnapshotRestored, SnapshotTaken, StreamShown, TurnEnded,
+    TurnStarted,
 };
 pub use file::{FileEntry, FileKind, FileList, FileSource, ListFiles, path_bytes, path_text};
 pub use id::{
@@ -43,6 +45,11 @@ pub use request::{
     SendMessage, SessionKindFilter,
 };
 pub use session::{PlaceKind, Scope, Session, SessionKind, Status};
+pub use shell::{
+    Budget, BudgetReport, Checkpoint, DockerTarget, ExecCommand, ExecResult, Grep, Keep, KeepMode,
+    LeftRunning, ListedShell, LiveOutput, OpenShell, OpenedShell, RestoredCheckpoint, SshTarget,
+    StreamReport, Transport,
+};
 pub use time::Timestamp;
 pub use turn::{Disposition, OnBusy, Outcome, Reason, Usage};
 pub use verdict::{Rule, Usd, Verdict};

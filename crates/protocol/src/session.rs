@@ -60,8 +60,14 @@ words!(
     PlaceKind, "a place" {
         /// Its own namespaces, limits and files on this machine.
         Sandbox = "sandbox",
+        /// This machine's files to read, its own folder to write.
+        Project = "project",
         /// The bare machine: nothing is contained.
         Host = "host",
+        /// Another machine.
+        Ssh = "ssh",
+        /// A container that is somebody else's.
+        Docker = "docker",
     }
 );
 

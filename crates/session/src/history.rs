@@ -55,6 +55,8 @@ impl History {
             | EventKind::SessionRenamed
             | EventKind::PermissionRequested
             | EventKind::PermissionAnswered
+            | EventKind::CommandStarted
+            | EventKind::CommandEnded
             | EventKind::SnapshotTaken
             | EventKind::SnapshotRestored
             | EventKind::OccupantStarted
@@ -83,6 +85,8 @@ impl History {
             | Body::PermissionAnswered(_)
             | Body::OccupantStarted(_)
             | Body::OccupantExited(_)
+            | Body::CommandStarted(_)
+            | Body::CommandEnded(_)
             | Body::SnapshotTaken(_)
             | Body::SnapshotRestored(_)
             | Body::Notice(_)

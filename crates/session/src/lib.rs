@@ -19,6 +19,7 @@ mod probe;
 mod quota;
 mod sandboxes;
 mod shared;
+mod shells;
 mod spec;
 mod task;
 mod turns;
@@ -35,14 +36,15 @@ pub use policy::{HostPlace, MostNetwork, Sandboxing};
 pub use probe::{NoSandbox, Pausing, Probe, Users, probe_sandbox};
 pub use quota::Quotas;
 pub use sandboxes::{Content, copy_snapshots, hold_snapshots};
+pub use shells::Execution;
 
 use history::History;
 use journal::{NewSession, SessionQuery, Space};
 use protocol::{
     Accepted, Actor, Agent, AgentName, Answer, AnswerPermission, ApiKey, Code, Configure, CreateCredential,
     CreateKey, CreateSession, CreatedKey, Credential, CredentialId, DeployAgent, Fault, Health, KeyId,
-    ListSessions, Message, Outcome, Scope, SendMessage, Seq, Session, SessionConfig, SessionId, SessionKind,
-    SessionRef, Tenant, Timestamp, limits,
+    ListSessions, Message, Outcome, PlaceKind, Scope, SendMessage, Seq, Session, SessionConfig, SessionId,
+    SessionKind, SessionRef, Tenant, Timestamp, limits,
 };
 use shared::Shared;
 use spec::{Spec, internal};
@@ -144,6 +146,9 @@ impl Sessions {
         };
         spec.check()?;
         let sandboxing = &shared.options.sandboxing;
+        if request.place.is_some_and(|place| !matches!(place, PlaceKind::Sandbox | PlaceKind::Host)) {
+            return Err(Fault::invalid("an agent's place is sandbox or host; the others are for shells"));
+        }
         let place = sandboxing.choose(&caller.tenant, request.place)?;
         sandboxing.apply(place, &version.manifest.policy, spec.policy.as_ref(), &spec.mcp_servers)?;
         if let Some(id) = spec.credential {

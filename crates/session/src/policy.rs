@@ -85,8 +85,8 @@ pub(crate) struct Applied {
 
 pub(crate) fn walls(place: PlaceKind) -> Walls {
     match place {
-        PlaceKind::Host => Walls::None,
-        PlaceKind::Sandbox => Walls::Sandbox,
+        PlaceKind::Sandbox | PlaceKind::Project => Walls::Sandbox,
+        PlaceKind::Host | PlaceKind::Ssh | PlaceKind::Docker => Walls::None,
     }
 }
 
@@ -95,9 +95,10 @@ impl Sandboxing {
     pub(crate) fn choose(&self, tenant: &Tenant, wanted: Option<PlaceKind>) -> Result<PlaceKind, Fault> {
         let place = wanted.unwrap_or(self.place);
         let allowed = match (place, self.host_place) {
-            (PlaceKind::Sandbox, _) | (PlaceKind::Host, HostPlace::Everybody) => true,
-            (PlaceKind::Host, HostPlace::Operator) => *tenant == Tenant::default_tenant(),
-            (PlaceKind::Host, HostPlace::Nobody) => false,
+            (PlaceKind::Sandbox, _) | (_, HostPlace::Everybody) => true,
+            // Each of the others lets a session see what is the operator's.
+            (_, HostPlace::Operator) => *tenant == Tenant::default_tenant(),
+            (_, HostPlace::Nobody) => false,
         };
         if allowed || wanted.is_none() {
             return Ok(place);

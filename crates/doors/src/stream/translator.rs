@@ -125,6 +125,8 @@ impl Translator {
             | EventKind::PermissionAnswered
             | EventKind::OccupantStarted
             | EventKind::OccupantExited
+            | EventKind::CommandStarted
+            | EventKind::CommandEnded
             | EventKind::SnapshotTaken
             | EventKind::SnapshotRestored
             | EventKind::Notice

@@ -5,6 +5,7 @@ use super::{
     requests::{Answer, Fault, refuse},
 };
 use crate::{
+    cgroup::Group,
     channel::{Input, Output},
     codec::Blob,
     poller::{NOTHING, READ, TAKEN, Token},
@@ -137,11 +138,10 @@ impl Keeper {
     }
 
     fn give(&mut self, at: usize, order: Order) -> Answer {
-        let process = &mut self.processes[at];
-        let older = members(process).into_iter().filter(|kin| Pid::from_raw(kin.pid) != Some(process.pid));
-        let older = older.collect();
-        let Some(shell) = &mut process.shell else { return Ok(()) };
-        match shell.give(order, older, Instant::now()) {
+        let Process { group, pid, shell, .. } = &mut self.processes[at];
+        let Some(shell) = shell else { return Ok(()) };
+        let others = others(group, *pid);
+        match shell.give(order, &others, Instant::now()) {
             Ok(()) => Ok(()),
             Err(_) => refuse(Refusal::Unfit, "the shell can run nothing more and must be started again"),
         }
@@ -286,11 +286,12 @@ impl Keeper {
                 let own = tree::own(&members(process), &older, process.pid);
                 let ran = !own.is_empty() || ran(process, command);
                 let how = if ran { How::Returned { code } } else { How::NotRun {} };
-                let Some(shell) = &mut process.shell else { return };
+                let Process { group, pid, shell, .. } = process;
+                let Some(shell) = shell else { return };
                 let cwd = Some(shell.cwd().to_vec());
                 let mut ended = shell::ended(command, how, cwd, since, now);
                 ended.left = own.iter().take(LEFT).map(shell::left).collect();
-                shell.save(code, now);
+                shell.save(code, &others(group, *pid), now);
                 self.end_command(at, ended);
             }
         }
@@ -408,11 +409,20 @@ fn drain_state(shell: &mut Shell, scratch: &mut [u8]) {
 }
 
 fn members(process: &Process) -> Vec<Kin> {
-    let pids = match &process.group {
-        crate::cgroup::Group::None => tree::members(Of::Root(process.pid)),
+    tree_of(&process.group, process.pid)
+}
+
+fn tree_of(group: &Group, pid: Pid) -> Vec<Kin> {
+    let pids = match group {
+        Group::None => tree::members(Of::Root(pid)),
         group => group.members(),
     };
     pids.into_iter().filter_map(tree::kin).collect()
+}
+
+/// Looks up all of a shell's tree but the shell itself.
+fn others(group: &Group, pid: Pid) -> impl Fn() -> Vec<Kin> {
+    move || tree_of(group, pid).into_iter().filter(|kin| Pid::from_raw(kin.pid) != Some(pid)).collect()
 }
 
 /// Whether the shell got as far as the command's file: its streams are opened right before, the error stream last.

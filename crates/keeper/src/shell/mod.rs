@@ -41,6 +41,8 @@ const WAIT_FIRST: Duration = Duration::from_micros(40);
 const WAIT_LAST: Duration = Duration::from_millis(2);
 /// While a command's names are still there, how often it is looked at whether it has begun.
 const BEGUN: Duration = Duration::from_millis(5);
+/// How often it is looked for somebody else who could read from a line.
+const HUSHES: usize = 8;
 const BELL: &[u8] = b"\n";
 const SAVE_SCRIPT: &str = "save";
 const FAREWELL_SCRIPT: &str = "end";
@@ -68,6 +70,9 @@ pub(crate) struct Shell {
     /// The statuses of the last pipeline, as the shell spelt them.
     pipes: Vec<u8>,
     look: Option<Wait>,
+    bell: Bell,
+    /// Stopped while a line is on its way, because they could read from it.
+    stopped: Vec<Pid>,
     /// Who was there before the command with which the shell died.
     remains: Vec<Kin>,
 }
@@ -86,12 +91,9 @@ enum Phase {
 struct Running {
     order: Order,
     begun: bool,
-    bell: Bell,
     since: Instant,
     /// Who was there before.
     older: Vec<Kin>,
-    /// Stopped while the line was on its way, because they could have read from it.
-    stopped: Vec<Pid>,
 }
 
 /// Rung once the line is the shell's own, so that nobody else can take the line for it.
@@ -169,6 +171,8 @@ impl Shell {
             unfit: None,
             pipes: Vec::new(),
             look: None,
+            bell: Bell::Rung,
+            stopped: Vec::new(),
             remains: Vec::new(),
         }
     }
@@ -224,6 +228,7 @@ impl Shell {
     pub(crate) fn wake(&mut self, pid: Pid, now: Instant) {
         self.pid = Some(pid);
         self.phase = Phase::Waking { until: now + WAKE };
+        self.bell = Bell::Rung;
         self.ring();
     }
 
@@ -268,18 +273,47 @@ impl Shell {
         sys::unread(self.line.as_fd()).unwrap_or(0) <= 1
     }
 
-    /// The shell has all that was sent. Whether that was a command's line, and only now the bell is rung.
+    /// The shell has all that was sent. Whether that was a line, and only now the bell is rung.
     fn line_taken(&mut self) -> bool {
-        let Phase::Running(running) = &mut self.phase else { return false };
-        if running.bell == Bell::Rung {
+        if self.bell == Bell::Rung {
             return false;
         }
-        running.bell = Bell::Rung;
-        for pid in running.stopped.drain(..) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::CONT);
-        }
+        self.bell = Bell::Rung;
+        self.let_go_on();
         self.ring();
         true
+    }
+
+    /// Sends a line while nobody else can read it; the bell follows when the shell has it. Who was there before.
+    fn say(&mut self, line: &[u8], others: &dyn Fn() -> Vec<Kin>) -> Vec<Kin> {
+        let older = self.hush(others);
+        self.bell = Bell::Held;
+        if send(&self.line, line).is_err() {
+            self.unfit = Some(Unfit::Deaf);
+        }
+        older
+    }
+
+    /// Stops everybody who could read from the line, also those who are born meanwhile. Everybody, as last seen.
+    fn hush(&mut self, others: &dyn Fn() -> Vec<Kin>) -> Vec<Kin> {
+        let mut all = others();
+        let Some(glass) = &self.glass else { return all };
+        for _ in 0..HUSHES {
+            let awake = all.iter().filter(|kin| !kin.stopped()).filter_map(|kin| Pid::from_raw(kin.pid));
+            let stopped = stop(awake.filter(|pid| glass.shared_with(*pid)));
+            if stopped.is_empty() {
+                break;
+            }
+            self.stopped.extend(stopped);
+            all = others();
+        }
+        all
+    }
+
+    fn let_go_on(&mut self) {
+        for pid in self.stopped.drain(..) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::CONT);
+        }
     }
 
     pub(crate) fn tick(&mut self, now: Instant) -> Option<Event> {
@@ -312,7 +346,7 @@ impl Shell {
             Phase::Saving { until } if now >= *until => {
                 self.unfit = Some(Unfit::Stuck);
                 self.phase = Phase::Idle;
-                None
+                self.waiting.take().map(Event::Due)
             }
             _ => None,
         }
@@ -334,8 +368,11 @@ impl Shell {
         }
     }
 
-    /// One look. The bell was taken before.
+    /// One look. It counts only when the shell has everything: one that has not woken for its line yet still waits.
     fn see(&mut self, now: Instant) -> Option<Event> {
+        if !self.all_taken() {
+            return None;
+        }
         if matches!(self.phase, Phase::Waking { .. }) {
             return self.first_look(now);
         }
@@ -401,8 +438,9 @@ impl Shell {
         site.write(&name, &script::fit(&self.state.whole, &site.path(FAREWELL_SCRIPT)))?;
         let line = script::call(glass::Way::Dot, &site.path(&name), 0, script::ErrorTrap::None);
         self.phase = Phase::Fitting { until: now + WAKE, script: name };
-        send(&self.line, &line)?;
-        send(&self.line, BELL)
+        // Nobody else has this line yet.
+        self.bell = Bell::Held;
+        send(&self.line, &line)
     }
 
     /// Takes the folder, with what the shell runs for the keeper in it.
@@ -501,38 +539,35 @@ impl Shell {
         self.waiting = Some(order);
     }
 
-    /// Gives the shell a command. `older` are all of the tree but the shell.
-    pub(crate) fn give(&mut self, order: Order, older: Vec<Kin>, now: Instant) -> Result<(), Unfit> {
+    /// Gives the shell a command. `others` looks up all of the tree but the shell.
+    pub(crate) fn give(
+        &mut self,
+        order: Order,
+        others: &dyn Fn() -> Vec<Kin>,
+        now: Instant,
+    ) -> Result<(), Unfit> {
         let (Some(glass), Some(site)) = (&self.glass, &self.site) else { return Err(Unfit::Deaf) };
         let way = match glass.way() {
-            Ok(way) => way,
-            Err(_) => {
-                let unfit = self.obstacle().unwrap_or(Unfit::Deaf);
+            Ok(way) if self.unfit.is_none() => way,
+            Ok(_) | Err(_) => {
+                let unfit = self.unfit.or_else(|| self.obstacle()).unwrap_or(Unfit::Deaf);
                 order.forget(site);
                 self.unfit = Some(unfit);
                 return Err(unfit);
             }
         };
-        let stopped = stop(older.iter().filter_map(|kin| {
-            let pid = Pid::from_raw(kin.pid)?;
-            (!kin.stopped() && glass.shared_with(pid)).then_some(pid)
-        }));
         let stdin = order.stdin.as_ref().map_or_else(|| b"/dev/null".to_vec(), |name| site.path(name));
         let (script, out, err) =
             (site.path(&order.script), site.path(&order.stdout), site.path(&order.stderr));
         let line = script::run(way, &script, &stdin, &out, &err);
-        let sent = send(&self.line, &line);
-        let bell = Bell::Held;
-        self.phase = Phase::Running(Running { order, begun: false, bell, since: now, older, stopped });
+        let older = self.say(&line, others);
+        self.phase = Phase::Running(Running { order, begun: false, since: now, older });
         self.look = Some(Wait { at: now + BEGUN, next: BEGUN });
-        if sent.is_err() {
-            self.unfit = Some(Unfit::Deaf);
-        }
         Ok(())
     }
 
     /// Has the shell save its state, after a command that returned `code`.
-    pub(crate) fn save(&mut self, code: i32, now: Instant) {
+    pub(crate) fn save(&mut self, code: i32, others: &dyn Fn() -> Vec<Kin>, now: Instant) {
         let (Some(glass), Some(site)) = (&self.glass, &self.site) else { return };
         let way = match glass.way() {
             Ok(way) => way,
@@ -546,9 +581,7 @@ impl Shell {
         let trap = if glass.traps_errors() { script::ErrorTrap::Remove } else { script::ErrorTrap::None };
         let line = script::call(way, &site.path(SAVE_SCRIPT), code, trap);
         self.phase = Phase::Saving { until: now + SAVE };
-        if send(&self.line, &line).and_then(|()| send(&self.line, BELL)).is_err() {
-            self.unfit = Some(Unfit::Deaf);
-        }
+        self.say(&line, others);
     }
 
     /// The process ended. The end of the command that it was running, if any.
@@ -557,14 +590,12 @@ impl Shell {
         self.glass = None;
         self.pid = None;
         self.pipes = Vec::new();
+        self.let_go_on();
         let phase = std::mem::replace(&mut self.phase, Phase::Dead);
         if let (Some(site), Some(order)) = (&self.site, self.waiting.take()) {
             order.forget(site);
         }
         let Phase::Running(running) = phase else { return None };
-        for pid in running.stopped {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::CONT);
-        }
         self.remains = running.older;
         if let Some(site) = &self.site {
             running.order.forget(site);

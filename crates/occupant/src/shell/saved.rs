@@ -2,9 +2,9 @@
 //! that wait. Its output is not among it: the driver has recorded that, and gives it again.
 
 use super::{Effect, Exec, Phase, Running, Shell, Stdin, Waiting, stop};
-use crate::text::{Budget, Plan, Screen, Secrets};
+use crate::text::{Plan, Screen, Secrets};
 use bytes::Bytes;
-use protocol::Timestamp;
+use protocol::{Budget, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 

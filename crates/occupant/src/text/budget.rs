@@ -3,12 +3,12 @@
 //! Totals and matches are exact at any size, and no more is held than may be shown in the end. A line may be of any
 //! length: the pattern is followed byte by byte, and what cannot be shown of a line is not kept.
 
+use protocol::{Budget, Keep, KeepMode as Mode};
 use regex_automata::{
     Anchored,
     hybrid::dfa::{Cache, DFA},
     util::{start, syntax},
 };
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Characters of one stream, when nothing else is asked for.
@@ -21,48 +21,6 @@ const DEFAULT_LINES: u64 = 100;
 const PATTERN_BYTES: usize = 2 * 1024 * 1024;
 /// Lines before a match that can be asked for.
 const MOST_CONTEXT: u64 = 1000;
-
-/// What to show of a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Budget {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grep: Option<Grep>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keep: Option<Keep>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_chars: Option<usize>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Grep {
-    pub pattern: String,
-    #[serde(default)]
-    pub context: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Keep {
-    pub mode: Mode,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub n: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub head: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tail: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    #[default]
-    All,
-    Head,
-    Tail,
-    HeadTail,
-}
 
 /// Why a budget cannot be used; for people.
 #[derive(Debug, Clone, PartialEq, Eq)]

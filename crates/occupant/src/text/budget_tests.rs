@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use protocol::Grep;
 
 fn budget(json: serde_json::Value) -> Budget {
     serde_json::from_value(json).unwrap()

@@ -11,7 +11,7 @@ mod pattern;
 mod strip;
 mod utf8;
 
-pub use budget::{BadBudget, Budget, DEFAULT_CHARS, Grep, Keep, MOST_CHARS, Mode, Plan, Shown};
+pub use budget::{BadBudget, DEFAULT_CHARS, MOST_CHARS, Plan, Shown};
 pub use hide::{Secrets, Shapes};
 pub use pattern::{BadPattern, Follow, PATTERNS, Pattern};
 

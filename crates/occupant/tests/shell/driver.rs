@@ -307,12 +307,12 @@ impl Driver {
     }
 
     async fn restart(&mut self, out: &mut Vec<Effect>) {
-        let again = self.keeper.restart_shell(&self.shell, spawn(&self.home), "").await;
+        let again = self.keeper.restart_shell(self.process, spawn(&self.home), "").await;
         let again = match again {
             // Where it was is no longer there.
             Err(SpawnError::NoHome { .. }) => {
                 let home = self.home.to_string_lossy().into_owned();
-                self.keeper.restart_shell(&self.shell, spawn(&self.home), &home).await
+                self.keeper.restart_shell(self.process, spawn(&self.home), &home).await
             }
             other => other,
         };

@@ -192,8 +192,8 @@ impl Keeper {
     }
 
     /// As [`Self::start_shell`] for a shell that is driven already and has ended.
-    pub async fn restart_shell(&self, shell: &Shell, spawn: Spawn, cwd: &str) -> Result<(), SpawnError> {
-        self.launch_shell(shell.process, spawn, cwd).await
+    pub async fn restart_shell(&self, process: u64, spawn: Spawn, cwd: &str) -> Result<(), SpawnError> {
+        self.launch_shell(process, spawn, cwd).await
     }
 
     /// Takes up a shell that the keeper has.
@@ -242,12 +242,27 @@ impl Shell {
         }
     }
 
+    /// The number that the keeper knows it by.
+    pub fn process(&self) -> u64 {
+        self.process
+    }
+
     /// Has a command run. Returns once the keeper has it, whatever becomes of this server from then on; a number
     /// that it had already is not run again.
     pub async fn run(&mut self, command: u64, stdin: CommandInput, text: &[u8]) -> Result<(), RunError> {
+        self.give(command, stdin, text)?.await
+    }
+
+    /// The same, with the waiting left to the caller.
+    pub fn give(
+        &mut self,
+        command: u64,
+        stdin: CommandInput,
+        text: &[u8],
+    ) -> Result<impl Future<Output = Result<(), RunError>> + Send + use<>, RunError> {
         let mut parts = text.chunks(CHUNK_BYTES).peekable();
         let process = self.process;
-        let answer = loop {
+        let asked = loop {
             let text = Blob(parts.next().unwrap_or_default().to_vec());
             if parts.peek().is_some() {
                 let part = Part::More;
@@ -259,15 +274,17 @@ impl Shell {
             let request = |tag| Request::RunCommand { tag, process, command, stdin, part, text };
             let asked = self.line.ask_for(request)?;
             self.follow(command, [0; 2])?;
-            break asked.await;
+            break asked;
         };
-        match answer {
-            Ok(Notice::Refused { reason: wire::Refusal::Ended, .. }) => Err(RunError::Ended),
-            Ok(Notice::Refused { reason: wire::Refusal::Unfit, .. }) => Err(RunError::Unfit),
-            Ok(Notice::Refused { text, .. }) => Err(RunError::Failed(text)),
-            Ok(_) => Ok(()),
-            Err(_) => Err(RunError::Gone),
-        }
+        Ok(async {
+            match asked.await {
+                Ok(Notice::Refused { reason: wire::Refusal::Ended, .. }) => Err(RunError::Ended),
+                Ok(Notice::Refused { reason: wire::Refusal::Unfit, .. }) => Err(RunError::Unfit),
+                Ok(Notice::Refused { text, .. }) => Err(RunError::Failed(text)),
+                Ok(_) => Ok(()),
+                Err(_) => Err(RunError::Gone),
+            }
+        })
     }
 
     /// Reads a command's streams from these offsets on, standard output's first.

@@ -94,13 +94,13 @@ async fn a_shell_that_ended_comes_back_with_what_it_had() {
     let (ended, ..) = run(&mut shell, 1, text).await;
     assert_eq!(ended.how, How::Died(crate::Exit { code: Some(3), signal: None }));
     assert_eq!(shell.state().await.unwrap().phase, ShellPhase::Dead);
-    keeper.restart_shell(&shell, bash(), "").await.unwrap();
+    keeper.restart_shell(1, bash(), "").await.unwrap();
     assert_eq!(ready(&mut shell).await, "/tmp");
     let (ended, out, err) = run(&mut shell, 2, "g\necho $- | tr -cd u").await;
     assert_eq!((ended.how, &*out, &*err), (How::Returned(0), "f a b\nu", ""));
     let (ended, ..) = run(&mut shell, 3, "kill -9 $$").await;
     assert_eq!(ended.how, How::Died(crate::Exit { code: None, signal: Some(9) }));
-    keeper.restart_shell(&shell, bash(), "").await.unwrap();
+    keeper.restart_shell(1, bash(), "").await.unwrap();
     assert_eq!(ready(&mut shell).await, "/tmp");
     let (_, out, _) = run(&mut shell, 4, "f").await;
     assert_eq!(out, "f a b\n");

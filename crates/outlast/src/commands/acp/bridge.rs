@@ -113,7 +113,7 @@ impl Bridge {
             sandbox: None,
             cwd: match self.place {
                 PlaceKind::Host => Some(shape::text(&asked.cwd)?),
-                PlaceKind::Sandbox => None,
+                PlaceKind::Sandbox | PlaceKind::Project | PlaceKind::Ssh | PlaceKind::Docker => None,
             },
             policy: None,
         };

@@ -273,6 +273,8 @@ impl Follower {
             | Body::SessionStatusChanged(_)
             | Body::SessionRenamed(_)
             | Body::OccupantExited(_)
+            | Body::CommandStarted(_)
+            | Body::CommandEnded(_)
             | Body::SnapshotTaken(_)
             | Body::SnapshotRestored(_)
             | Body::Notice(_)
