@@ -7,6 +7,7 @@
 
 mod acp;
 mod cx;
+pub mod fence;
 mod redact;
 pub mod shell;
 pub mod text;

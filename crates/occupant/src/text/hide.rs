@@ -4,6 +4,7 @@
 //! Any split of the same text leaves the same text. What could be the beginning of a secret is held back until it is
 //! decided, for a bounded length. Words such as `password: string` have no shape and stay.
 
+use super::pattern::{Follow, Pattern};
 use crate::Redactor;
 use aho_corasick::{AhoCorasick, MatchKind};
 use std::{fmt, sync::Arc};
@@ -54,8 +55,21 @@ enum Body {
     Upper,
     /// Letters, digits, `_` and `-`.
     Word,
+    /// Letters, digits, `_`, `-`, `+`, `/` and `=`.
+    Base64,
     /// Of a path that the keeper makes.
     Path,
+}
+
+impl From<Follow> for Shape {
+    fn from(follow: Follow) -> Self {
+        match follow {
+            Follow::Nothing => Self::Given,
+            Follow::Alnum { least } => Self::Token { least, body: Body::Alnum },
+            Follow::Word { least } => Self::Token { least, body: Body::Word },
+            Follow::Base64 { least } => Self::Token { least, body: Body::Base64 },
+        }
+    }
 }
 
 impl Body {
@@ -64,6 +78,7 @@ impl Body {
             Self::Alnum => byte.is_ascii_alphanumeric(),
             Self::Upper => byte.is_ascii_uppercase() || byte.is_ascii_digit(),
             Self::Word => byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-',
+            Self::Base64 => Self::Word.has(byte) || matches!(byte, b'+' | b'/' | b'='),
             Self::Path => byte.is_ascii_hexdigit() || byte == b'/',
         }
     }
@@ -120,6 +135,11 @@ impl fmt::Debug for Secrets {
 impl Secrets {
     /// `site` is how the paths begin that the keeper makes for commands; bash names them where it means itself.
     pub fn new(given: &Redactor, shapes: Shapes, site: Option<&str>) -> Self {
+        Self::with_patterns(given, shapes, &[], site)
+    }
+
+    /// The same with what the operator looks for beside the known shapes, or instead of them.
+    pub fn with_patterns(given: &Redactor, shapes: Shapes, patterns: &[Pattern], site: Option<&str>) -> Self {
         let mut starts: Vec<String> = Vec::new();
         let mut rules = Vec::new();
         let mut add = |start: &str, label: String, shape| {
@@ -131,6 +151,9 @@ impl Secrets {
         }
         if let Some(site) = site {
             add(site, "bash".to_owned(), Shape::Fixed { count: SITE_BYTES, body: Body::Path });
+        }
+        for pattern in patterns {
+            add(&pattern.starts, format!("[REDACTED:{}]", pattern.label), pattern.follow.into());
         }
         if shapes == Shapes::Known {
             for (start, kind, least, body) in TOKENS {
@@ -187,6 +210,7 @@ pub(crate) struct Hide {
 enum Within {
     Alnum,
     Word,
+    Base64,
     Jwt,
 }
 
@@ -280,6 +304,7 @@ impl Within {
         match self {
             Self::Alnum => Body::Alnum.has(byte),
             Self::Word => Body::Word.has(byte),
+            Self::Base64 => Body::Base64.has(byte),
             Self::Jwt => Body::Word.has(byte) || byte == b'.',
         }
     }
@@ -296,7 +321,11 @@ fn judge(rule: &Rule, text: &str, start: usize, before: u8, more: More) -> Verdi
         Shape::Given => hit(start, None),
         Shape::Token { least, body } => {
             let count = rest.iter().take(least).take_while(|byte| body.has(**byte)).count();
-            let within = if body == Body::Word { Within::Word } else { Within::Alnum };
+            let within = match body {
+                Body::Word => Within::Word,
+                Body::Base64 => Within::Base64,
+                Body::Alnum | Body::Upper | Body::Path => Within::Alnum,
+            };
             match count {
                 _ if !own_word => Verdict::No,
                 _ if count == least => hit(start + count, Some(within)),
