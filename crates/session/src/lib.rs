@@ -17,6 +17,7 @@ mod open;
 mod policy;
 mod probe;
 mod quota;
+mod restarts;
 mod sandboxes;
 mod shared;
 mod spec;

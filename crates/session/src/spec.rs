@@ -2,7 +2,10 @@
 //! Everything a caller gave that could hold a secret (environment, MCP headers, instructions, input for the occupant)
 //! is inside a seal; the rest of the memo holds only what the journal shows anyway.
 
-use crate::vault::{Vault, VaultError};
+use crate::{
+    restarts::Restarts,
+    vault::{Vault, VaultError},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::{Buf as _, Bytes};
 use protocol::{Code, CredentialId, Fault, McpServer, McpServers, Policy, SessionConfig, limits};
@@ -154,6 +157,8 @@ pub(crate) struct Memo {
     pub(crate) last_prompt: Option<u64>,
     /// What the session's turns have used.
     pub(crate) spent: occupant::Spent,
+    /// How often the agent crashed of late and was started again.
+    pub(crate) restarts: Restarts,
 }
 
 /// Input for the occupant, by number, as long as it is not known to have arrived.

@@ -129,6 +129,7 @@ impl Task {
         }
         self.state.live = !matches!(self.occupied, super::Occupied::Empty)
             || !self.errands.is_empty()
+            || self.restart_at.is_some()
             || !self.turns.is_idle();
         if stepped {
             self.note_occupant();
