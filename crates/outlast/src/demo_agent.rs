@@ -43,6 +43,7 @@ word run one after another in one turn.
   mcp               the names of the MCP servers that the session was given
   model             the current model, mode and thought level
   think TEXT        TEXT as a thought, then text
+  cost CENTS        tells that the process has cost so many cents more
 
 Anything else is answered, word by word, with a friendly reply that quotes it. Every turn reports its usage.
 What a session remembers is in $HOME/.demo-agent/SESSION.json.
@@ -94,6 +95,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
         out: BufWriter::with_capacity(64 * 1024, io::stdout()),
         sessions: HashMap::new(),
         requests: 0,
+        cents: 0,
     };
     match agent.serve() {
         Ok(code) => code,
@@ -154,6 +156,8 @@ struct Agent {
     sessions: HashMap<String, Session>,
     /// Requests of our own.
     requests: u64,
+    /// Told as cost so far.
+    cents: u64,
 }
 
 #[derive(Default, Clone)]
@@ -515,10 +519,22 @@ impl Turn<'_> {
                 self.chunk("agent_thought_chunk", rest)?;
                 self.say("I have thought about it.")?;
             }
+            ("cost", Some(cents)) => self.cost(cents)?,
             ("remember" | "recall" | "mcp" | "model", _) => self.about_session(word, rest)?,
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Agents tell the sum over their process's life.
+    fn cost(&mut self, cents: u64) -> Result<(), Stop> {
+        self.agent.cents += cents;
+        let cost = json!({"amount": self.agent.cents as f64 / 100.0, "currency": "USD"});
+        self.agent.update(
+            self.session,
+            &json!({"sessionUpdate": "usage_update", "used": 1, "size": 100, "cost": cost}),
+        )?;
+        self.say("That was not cheap.")
     }
 
     fn about_session(&mut self, word: &str, rest: &str) -> Result<(), Stop> {

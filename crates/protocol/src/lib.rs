@@ -44,5 +44,5 @@ pub use request::{
 };
 pub use session::{PlaceKind, Scope, Session, SessionKind, Status};
 pub use time::Timestamp;
-pub use turn::{Disposition, OnBusy, Outcome, Reason, Usage};
+pub use turn::{Disposition, OnBusy, Outcome, Reason, Stored, Usage, UsageReport, UsageSums};
 pub use verdict::{Rule, Usd, Verdict};

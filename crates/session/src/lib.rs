@@ -43,7 +43,7 @@ use protocol::{
     Accepted, Actor, Agent, AgentName, Answer, AnswerPermission, ApiKey, Code, Configure, CreateCredential,
     CreateKey, CreateSession, CreatedKey, Credential, CredentialId, DeployAgent, Fault, Health, KeyId,
     ListSessions, Message, Outcome, Scope, SendMessage, Seq, Session, SessionConfig, SessionId, SessionKind,
-    SessionRef, Tenant, Timestamp, limits,
+    SessionRef, Stored, Tenant, Timestamp, UsageReport, limits,
 };
 use shared::Shared;
 use spec::{Spec, internal};
@@ -125,6 +125,16 @@ impl Sessions {
                 .map(|outcome| (*outcome, self.shared.counters.turns(*outcome)))
                 .collect(),
         }
+    }
+
+    /// What the caller's tenant has used and stored. Kept as sums, so that asking costs the same however much it is.
+    pub async fn usage(&self, caller: &Caller) -> Result<UsageReport, Fault> {
+        let found = self.shared.journal.tenant_usage(&caller.tenant).await.map_err(faults::read)?;
+        Ok(UsageReport {
+            tenant_id: caller.tenant.clone(),
+            usage: found.used,
+            stored: Stored { sessions: found.sessions, events: found.events, bytes: found.bytes },
+        })
     }
 
     /// Returns once the agent is ready, or could not be made.

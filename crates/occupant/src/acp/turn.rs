@@ -164,6 +164,12 @@ impl Acp {
         }
     }
 
+    /// What the agent told so far of the cost of this turn, if it runs.
+    pub fn used_so_far(&self, turn: TurnId) -> Option<Usage> {
+        let cost = self.turn.as_ref().filter(|running| running.id == turn).and_then(|_| self.meter.turn())?;
+        Some(Usage { cost_usd: Some(cost.dollars()), ..Usage::default() })
+    }
+
     /// Asks the agent to stop. The turn ends when it answers, as cancelled for this reason, or when it has
     /// not for the grace time; then the agent is unusable. Nothing to cancel is nothing to do.
     pub fn cancel(&mut self, reason: Reason, cx: &mut Cx) {

@@ -60,6 +60,8 @@ pub(crate) struct Task {
     turns: Turns,
     /// Rows that changed since the last append.
     turn_rows: Vec<TurnRow>,
+    /// What turns that ended since the last append have used.
+    used: protocol::UsageSums,
     occupied: Occupied,
     outbox: Outbox,
     /// Work that must be done before the next command is looked at, one after the other.
@@ -145,6 +147,7 @@ impl Task {
             redactor: occupant::Redactor::default(),
             turns: Turns::default(),
             turn_rows: Vec::new(),
+            used: protocol::UsageSums::default(),
             occupied: Occupied::Empty,
             outbox: Outbox::default(),
             errands: VecDeque::new(),
@@ -441,6 +444,14 @@ impl Task {
         usage: Option<protocol::Usage>,
         cx: &mut Cx,
     ) {
+        // A turn that is ended from here has used what its agent told so far.
+        let usage = usage.or_else(|| match &self.occupied {
+            Occupied::Live(live) => live.acp.used_so_far(turn.id),
+            Occupied::Empty | Occupied::Launching(_) => None,
+        });
+        let used = protocol::UsageSums::of_turn(usage.as_ref());
+        self.state.usage = self.state.usage.plus(used);
+        self.used = self.used.plus(used);
         let seq =
             cx.record(Actor::System, protocol::TurnEnded { turn: turn.id, outcome, reason, message, usage });
         self.turn_rows.push(turn_row(turn, true, Some(seq)));

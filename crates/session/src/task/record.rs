@@ -99,7 +99,8 @@ impl Task {
         let state = (self.written.as_ref() != Some(&self.state)).then(|| self.state.clone());
         let turns = std::mem::take(&mut self.turn_rows);
         if self.stage != Stage::Over && !(events.is_empty() && state.is_none() && turns.is_empty()) {
-            self.append(Append { at: Timestamp::now(), events, state, turns });
+            let used = std::mem::take(&mut self.used);
+            self.append(Append { at: Timestamp::now(), events, state, turns, used });
         }
         self.on_durable();
     }
@@ -239,5 +240,6 @@ pub(crate) fn first_state(model: Option<String>, name: Option<String>, now: Time
         last_active_at: now,
         live: true,
         memo: String::new(),
+        usage: protocol::UsageSums::default(),
     }
 }
