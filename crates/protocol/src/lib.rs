@@ -22,7 +22,7 @@ mod time;
 mod turn;
 mod verdict;
 
-pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers};
+pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers, WaysBack};
 pub use content::{Content, ContentBlock};
 pub use error::{Code, ErrorBody, Fault};
 pub use event::{

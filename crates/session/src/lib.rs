@@ -152,6 +152,7 @@ impl Sessions {
             extra_env: request.extra_env.unwrap_or_default(),
             policy: request.policy,
             cwd: request.cwd,
+            instructions: request.additional_instructions.filter(|text| !text.trim().is_empty()),
         };
         spec.check()?;
         let sandboxing = &shared.options.sandboxing;

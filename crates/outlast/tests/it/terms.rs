@@ -18,9 +18,12 @@ fn last<'a>(events: &'a [Value], kind: &str) -> &'a Value {
 #[tokio::test]
 async fn an_agent_that_forgot_is_given_a_transcript() {
     let (_server, http) = server().await;
-    for (name, flags) in
-        [("lost", ", \"--no-resume\", \"--no-load\""), ("forgetful", ", \"--no-resume\", \"--forgetful\"")]
-    {
+    for (name, flags) in [
+        ("lost", ", \"--no-resume\", \"--no-load\""),
+        ("forgetful", ", \"--no-resume\", \"--forgetful\""),
+        // It answers session/resume with success too, but its own list does not have the conversation.
+        ("liar", ", \"--no-load\", \"--forgetful\""),
+    ] {
         let id = demo_with(&http, name, flags, "").await;
         say(&http, &id, "echo the word is swordfish").await;
         say(&http, &id, "tool").await;
@@ -57,6 +60,24 @@ async fn a_load_is_compared_and_not_recorded_again() {
     let replayed =
         of_type(&all, "agent_update").into_iter().filter(|event| event["seq"].as_u64().unwrap() < started);
     assert_eq!(replayed.count(), before, "nothing was recorded while it was told again");
+}
+
+/// Where an agent lists nothing, its word is all there is, and its owner may not take it.
+#[tokio::test]
+async fn an_owner_can_have_only_what_is_compared() {
+    let (_server, http) = server().await;
+    for (name, resume, how) in
+        [("any", "any", "resumed"), ("load", "load", "loaded"), ("none", "transcript", "transcript")]
+    {
+        let manifest =
+            format!("command = \"outlast\"\nargs = [\"demo-agent\", \"--no-list\"]\nresume = \"{resume}\"\n");
+        deploy(&http, name, &manifest).await;
+        let id = session_of(&http, &json!({"agent": name})).await;
+        say(&http, &id, "remember swordfish").await;
+        act(&http, &id, "stop").await.expect(200).unwrap();
+        say(&http, &id, "echo back").await;
+        assert_eq!(last(&events(&http, &id).await, "occupant_started")["how"], how, "{name}");
+    }
 }
 
 #[tokio::test]

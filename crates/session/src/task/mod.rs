@@ -373,6 +373,7 @@ impl Task {
         match said {
             Said::Ready { agent_session, .. } => {
                 self.memo.agent_session = Some(agent_session);
+                self.memo.whose = occupant::Whose::Own;
                 if let Occupied::Live(live) = &mut self.occupied {
                     live.ready();
                 }
