@@ -14,7 +14,7 @@ use rustix::{
 /// acknowledge anything (32 MiB).
 pub const OUTPUT_BYTES: u64 = 34 * 1024 * 1024;
 /// The same of a shell's command, whose server acknowledges nothing before its end unless there is very much.
-pub const COMMAND_OUTPUT_BYTES: u64 = 96 * 1024 * 1024;
+pub(crate) const COMMAND_OUTPUT_BYTES: u64 = 96 * 1024 * 1024;
 /// Input that may wait for a process that does not read: a longest line, and the next one's beginning.
 pub const INPUT_BYTES: u64 = 34 * 1024 * 1024;
 
