@@ -18,6 +18,7 @@ mod pen;
 mod policy;
 mod probe;
 mod quota;
+mod restarts;
 mod sandboxes;
 mod shared;
 mod shells;
@@ -45,7 +46,7 @@ use protocol::{
     Accepted, Actor, Agent, AgentName, Answer, AnswerPermission, ApiKey, Code, Configure, CreateCredential,
     CreateKey, CreateSession, CreatedKey, Credential, CredentialId, DeployAgent, Fault, Health, KeyId,
     ListSessions, Message, Outcome, PlaceKind, Scope, SendMessage, Seq, Session, SessionConfig, SessionId,
-    SessionKind, SessionRef, Tenant, Timestamp, limits,
+    SessionKind, SessionRef, Stored, Tenant, Timestamp, UsageReport, limits,
 };
 use shared::Shared;
 use spec::{Spec, internal};
@@ -129,6 +130,16 @@ impl Sessions {
         }
     }
 
+    /// What the caller's tenant has used and stored. Kept as sums, so that asking costs the same however much it is.
+    pub async fn usage(&self, caller: &Caller) -> Result<UsageReport, Fault> {
+        let found = self.shared.journal.tenant_usage(&caller.tenant).await.map_err(faults::read)?;
+        Ok(UsageReport {
+            tenant_id: caller.tenant.clone(),
+            usage: found.used,
+            stored: Stored { sessions: found.sessions, events: found.events, bytes: found.bytes },
+        })
+    }
+
     /// Returns once the agent is ready, or could not be made.
     pub async fn create(&self, caller: &Caller, request: CreateSession) -> Result<Session, Fault> {
         let shared = &self.shared;
@@ -144,6 +155,7 @@ impl Sessions {
             extra_env: request.extra_env.unwrap_or_default(),
             policy: request.policy,
             cwd: request.cwd,
+            instructions: request.additional_instructions.filter(|text| !text.trim().is_empty()),
         };
         spec.check()?;
         let sandboxing = &shared.options.sandboxing;

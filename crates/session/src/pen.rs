@@ -101,7 +101,13 @@ impl<Effect> Pen<Effect> {
         if events.is_empty() && state.is_none() {
             return Ok(());
         }
-        let append = Append { at: Timestamp::now(), events, state: state.clone(), turns: Vec::new() };
+        let append = Append {
+            at: Timestamp::now(),
+            events,
+            state: state.clone(),
+            turns: Vec::new(),
+            used: Default::default(),
+        };
         self.writer.append(append).map_err(|error| Lost(error.to_string()))?;
         self.written = state.or_else(|| self.written.take());
         Ok(())

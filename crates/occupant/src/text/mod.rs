@@ -7,11 +7,13 @@
 
 mod budget;
 mod hide;
+mod pattern;
 mod strip;
 mod utf8;
 
 pub use budget::{BadBudget, DEFAULT_CHARS, MOST_CHARS, Plan, Shown};
 pub use hide::{Secrets, Shapes};
+pub use pattern::{BadPattern, Follow, PATTERNS, Pattern};
 
 use budget::Meter;
 use hide::Hide;

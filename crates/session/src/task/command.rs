@@ -372,6 +372,7 @@ impl Task {
 
     /// Every open turn gets its outcome now; the status changes when the process is gone.
     fn begin_end(&mut self, after: After, cx: &mut Cx) {
+        self.restart_at = None;
         for turn in self.turns.take_all() {
             self.end_turn(&turn, Outcome::Interrupted, Reason::SessionEnded, None, None, cx);
         }

@@ -263,6 +263,7 @@ impl Task {
             && self.stage == Stage::Serving
             && matches!(self.state.status, Status::Paused | Status::Error | Status::Ended);
         if resting {
+            self.restart_at = None;
             self.leavers.push(reply);
             self.errands.push_back(put_away(&self.shared, &self.fixed, None, Stays::Snapshot));
         } else {

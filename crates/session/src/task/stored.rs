@@ -243,6 +243,7 @@ impl Task {
             return self.leave_running();
         }
         self.stage = Stage::Closing;
+        self.restart_at = None;
         let mut cx = self.cx();
         self.interrupt_running(Reason::ServerStopped, &mut cx);
         if self.turns.has_waiting() {
