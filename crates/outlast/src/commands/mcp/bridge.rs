@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn lines_are_read_whole_or_in_pieces() {
-        let long = "x".repeat(LINE_BYTES + 5);
+        let long = "x".repeat(LINE_BYTES + 2 * READ_BYTES);
         let text = format!("one\n{long}\ntwo\nrest");
         let mut reader = BufReader::new(text.as_bytes());
         let mut line = vec![];
