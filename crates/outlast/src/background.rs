@@ -8,7 +8,7 @@
 
 use crate::{
     commands::mcp::Address,
-    config::{Config, own_path},
+    config::{Config, DEFAULT_LISTEN, own_path},
     exit::Failure,
     reach,
     running::{self, Running},
@@ -244,11 +244,13 @@ fn spawn(config: &Config) -> Result<Child, Failure> {
         let file = std::path::absolute(file).map_err(|error| about(file, "has no path", &error))?;
         command.arg("--config").arg(file);
     }
-    // Nobody asked for a port: whoever wants one runs `outlast serve`.
-    match running::socket_path(&data) {
-        Some(_) => command.arg("--socket-only"),
-        None => command.arg("--listen").arg("127.0.0.1:0"),
-    };
+    // A port that the operator named is listened on too; without one the socket is enough.
+    if config.server.listen.is_none_or(|listen| listen == DEFAULT_LISTEN) {
+        match running::socket_path(&data) {
+            Some(_) => command.arg("--socket-only"),
+            None => command.arg("--listen").arg("127.0.0.1:0"),
+        };
+    }
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     tokio::process::Command::from(command)
         .spawn()

@@ -62,6 +62,11 @@ pub(crate) enum Command {
     Show {
         session: String,
     },
+    /// Show what turns have used: tokens and cost, as far as agents said
+    Usage {
+        /// One session's; all of the tenant's unless named
+        session: Option<String>,
+    },
     Logs(Logs),
     /// Pause sessions: their processes stop, the next message brings them back
     Pause(Sessions),

@@ -91,6 +91,7 @@ async fn dispatch(command: &Command, config: &Config, term: &Term) -> Result<Exi
         Command::Run(asked) => asking()?.run(asked, &config.environment).await,
         Command::Ls(asked) => asking()?.ls(asked).await,
         Command::Show { session } => asking()?.show(session).await,
+        Command::Usage { session } => asking()?.usage(session.as_deref()).await,
         Command::Logs(asked) => asking()?.logs(asked).await,
         Command::Pause(asked) => asking()?.each(Verb::Pause, &asked.sessions).await,
         Command::Fork { session, at, name } => asking()?.fork(session, *at, name.clone()).await,

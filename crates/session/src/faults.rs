@@ -50,6 +50,18 @@ pub(crate) fn spawn(error: &SpawnError) -> Fault {
     Fault::new(Code::AgentFailed, format!("The agent could not be started: {error}"))
 }
 
+pub(crate) fn shell(error: &SpawnError) -> Fault {
+    match error {
+        SpawnError::NoRoom(error) => {
+            Fault::new(Code::SandboxFailed, format!("The shell's place could not be made: {error}"))
+        }
+        SpawnError::NoHome { home } => {
+            Fault::new(Code::BadPath, format!("The folder {} is not there", home.display()))
+        }
+        other => Fault::new(Code::SandboxFailed, format!("The shell could not be started: {other}")),
+    }
+}
+
 pub(crate) fn no_session(session: &SessionRef) -> Fault {
     let name = match session {
         SessionRef::Id(id) => id.to_string(),

@@ -10,6 +10,7 @@ use crate::{
     quota::{Frozen, Quotas, Rates, Slots},
     sandboxes::Sandboxes,
     shared::{Counters, Shared},
+    shells::ShellOptions,
     spec::Memo,
     task::Command,
     vault::{Vault, VaultError},
@@ -36,6 +37,7 @@ pub struct Options {
     pub master_key: Option<String>,
     pub quotas: Quotas,
     pub sandboxing: Sandboxing,
+    pub shells: ShellOptions,
     /// After this long without a turn, an agent's process is stopped.
     pub idle: Duration,
     /// After this long without use, the workspace of a session at rest is put away into its snapshot.
@@ -57,6 +59,7 @@ impl Options {
             master_key: None,
             quotas: Quotas::default(),
             sandboxing: Sandboxing::default(),
+            shells: ShellOptions::default(),
             idle: Duration::from_secs(protocol::limits::IDLE_SECS),
             evict: Duration::from_secs(protocol::limits::EVICT_SECS),
             orphan: Duration::from_secs(protocol::limits::ORPHAN_SECS),
@@ -119,6 +122,7 @@ impl Sessions {
                 .map_err(|source| OpenError::Folder { path: data.clone(), source })?,
             live: Live::default(),
             slots: Slots::new(&options.quotas),
+            shell_slots: Slots::of(options.shells.sessions),
             frozen: Frozen::default(),
             rates: Rates::new(&options.quotas),
             counters: Counters::default(),

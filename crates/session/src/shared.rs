@@ -38,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) sandboxes: Sandboxes,
     pub(crate) live: Live,
     pub(crate) slots: Slots,
+    pub(crate) shell_slots: Slots,
     pub(crate) frozen: Frozen,
     pub(crate) rates: Rates,
     pub(crate) counters: Counters,

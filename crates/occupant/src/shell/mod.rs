@@ -213,6 +213,11 @@ impl Shell {
         }
     }
 
+    /// What is hidden from now on, when more is known than at the beginning.
+    pub fn hide(&mut self, secrets: Secrets) {
+        self.secrets = secrets;
+    }
+
     /// Where the shell is, as far as is known.
     pub fn cwd(&self) -> String {
         String::from_utf8_lossy(&self.cwd).into_owned()
@@ -325,6 +330,26 @@ impl Shell {
                 Some(Progress { stdout: stdout.peek(), stderr: stderr.peek() })
             }
             _ => None,
+        }
+    }
+
+    /// What the last [`Self::output`] added to what is shown, before the budget.
+    pub fn fresh(&self, stream: Stream) -> &str {
+        match &self.phase {
+            Phase::Running(running) => running.screens[usize::from(stream == Stream::Stderr)].fresh(),
+            _ => "",
+        }
+    }
+
+    /// The place no longer has the running command's streams up to here.
+    pub fn skip(&mut self, upto: [u64; 2]) {
+        if upto != [0; 2]
+            && let Phase::Running(running) = &mut self.phase
+        {
+            running.offsets = upto;
+            running.hint = Some(
+                "the server was restarted in the middle of a very long output; what is shown begins after that",
+            );
         }
     }
 

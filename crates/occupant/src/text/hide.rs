@@ -4,6 +4,7 @@
 //! Any split of the same text leaves the same text. What could be the beginning of a secret is held back until it is
 //! decided, for a bounded length. Words such as `password: string` have no shape and stay.
 
+use super::pattern::{Follow, Pattern};
 use crate::Redactor;
 use aho_corasick::{AhoCorasick, MatchKind};
 use std::{fmt, sync::Arc};
@@ -54,8 +55,21 @@ enum Body {
     Upper,
     /// Letters, digits, `_` and `-`.
     Word,
+    /// Letters, digits, `_`, `-`, `+`, `/` and `=`.
+    Base64,
     /// Of a path that the keeper makes.
     Path,
+}
+
+impl From<Follow> for Shape {
+    fn from(follow: Follow) -> Self {
+        match follow {
+            Follow::Nothing => Self::Given,
+            Follow::Alnum { least } => Self::Token { least, body: Body::Alnum },
+            Follow::Word { least } => Self::Token { least, body: Body::Word },
+            Follow::Base64 { least } => Self::Token { least, body: Body::Base64 },
+        }
+    }
 }
 
 impl Body {
@@ -64,6 +78,7 @@ impl Body {
             Self::Alnum => byte.is_ascii_alphanumeric(),
             Self::Upper => byte.is_ascii_uppercase() || byte.is_ascii_digit(),
             Self::Word => byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-',
+            Self::Base64 => Self::Word.has(byte) || matches!(byte, b'+' | b'/' | b'='),
             Self::Path => byte.is_ascii_hexdigit() || byte == b'/',
         }
     }
@@ -106,6 +121,7 @@ const AWS_BODY: usize = 16;
 pub struct Secrets {
     finder: Option<AhoCorasick>,
     rules: Arc<[Rule]>,
+    starts: Arc<[String]>,
     /// The longest beginning.
     longest: usize,
 }
@@ -119,6 +135,11 @@ impl fmt::Debug for Secrets {
 impl Secrets {
     /// `site` is how the paths begin that the keeper makes for commands; bash names them where it means itself.
     pub fn new(given: &Redactor, shapes: Shapes, site: Option<&str>) -> Self {
+        Self::with_patterns(given, shapes, &[], site)
+    }
+
+    /// The same with what the operator looks for beside the known shapes, or instead of them.
+    pub fn with_patterns(given: &Redactor, shapes: Shapes, patterns: &[Pattern], site: Option<&str>) -> Self {
         let mut starts: Vec<String> = Vec::new();
         let mut rules = Vec::new();
         let mut add = |start: &str, label: String, shape| {
@@ -130,6 +151,9 @@ impl Secrets {
         }
         if let Some(site) = site {
             add(site, "bash".to_owned(), Shape::Fixed { count: SITE_BYTES, body: Body::Path });
+        }
+        for pattern in patterns {
+            add(&pattern.starts, format!("[REDACTED:{}]", pattern.label), pattern.follow.into());
         }
         if shapes == Shapes::Known {
             for (start, kind, least, body) in TOKENS {
@@ -147,7 +171,15 @@ impl Secrets {
         }
         let longest = starts.iter().map(String::len).max().unwrap_or(0);
         let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&starts).ok();
-        Self { finder: finder.filter(|_| longest > 0), rules: rules.into(), longest }
+        Self { finder: finder.filter(|_| longest > 0), rules: rules.into(), starts: starts.into(), longest }
+    }
+
+    /// How many of the last bytes could be the beginning of a secret's beginning.
+    fn begun(&self, text: &[u8]) -> usize {
+        let most = text.len().min(self.longest.saturating_sub(1));
+        let last = &text[text.len() - most..];
+        let begins = |tail: &[u8]| self.starts.iter().any(|start| start.as_bytes().starts_with(tail));
+        (0..most).find(|at| begins(&last[*at..])).map_or(0, |at| most - at)
     }
 
     /// A whole text without its secrets.
@@ -178,6 +210,7 @@ pub(crate) struct Hide {
 enum Within {
     Alnum,
     Word,
+    Base64,
     Jwt,
 }
 
@@ -213,6 +246,10 @@ impl Hide {
 
     fn run(&mut self, more: More, out: &mut String) {
         let Some(finder) = self.secrets.finder.clone() else { return };
+        let keep = match more {
+            More::Comes => self.secrets.begun(self.held.as_bytes()),
+            More::Ended => 0,
+        };
         let mut from = 0;
         loop {
             if let Some(within) = self.within {
@@ -224,14 +261,13 @@ impl Hide {
                 self.within = None;
             }
             let Some(found) = finder.find(&self.held.as_bytes()[from..]) else {
-                let keep = if more == More::Comes { self.secrets.longest.saturating_sub(1) } else { 0 };
-                let upto = self.held.len().saturating_sub(keep);
-                return self.release(upto, out);
+                return self.release(self.held.len().saturating_sub(keep), out);
             };
             let at = from + found.start();
-            // A longer beginning at the same place could still come.
-            if more == More::Comes && at + self.secrets.longest > self.held.len() {
-                return self.release(at, out);
+            // A longer beginning at the same place, or one that begins before it, could still come.
+            let begun = self.held.len().saturating_sub(keep);
+            if keep > 0 && begun <= at {
+                return self.release(begun, out);
             }
             let rule = self.secrets.rules[found.pattern().as_usize()].clone();
             let before = if at == 0 { self.before } else { self.held.as_bytes()[at - 1] };
@@ -268,6 +304,7 @@ impl Within {
         match self {
             Self::Alnum => Body::Alnum.has(byte),
             Self::Word => Body::Word.has(byte),
+            Self::Base64 => Body::Base64.has(byte),
             Self::Jwt => Body::Word.has(byte) || byte == b'.',
         }
     }
@@ -284,7 +321,11 @@ fn judge(rule: &Rule, text: &str, start: usize, before: u8, more: More) -> Verdi
         Shape::Given => hit(start, None),
         Shape::Token { least, body } => {
             let count = rest.iter().take(least).take_while(|byte| body.has(**byte)).count();
-            let within = if body == Body::Word { Within::Word } else { Within::Alnum };
+            let within = match body {
+                Body::Word => Within::Word,
+                Body::Base64 => Within::Base64,
+                Body::Alnum | Body::Upper | Body::Path => Within::Alnum,
+            };
             match count {
                 _ if !own_word => Verdict::No,
                 _ if count == least => hit(start + count, Some(within)),

@@ -1,6 +1,6 @@
 //! What is hidden, what stays, and that no split of a text changes either.
 
-use super::*;
+use super::{super::pattern::BadPattern, *};
 use proptest::prelude::*;
 
 fn secrets() -> Secrets {
@@ -8,7 +8,12 @@ fn secrets() -> Secrets {
         ("db".to_owned(), "hunter22-long".to_owned()),
         ("deep".to_owned(), "hunter22-longer-yet".to_owned()),
     ]);
-    Secrets::new(&given, Shapes::Known, Some("/data/k/.outlast-"))
+    let patterns = [
+        Pattern::new("acme-token", "acme_", Follow::Word { least: 12 }).unwrap(),
+        Pattern::new("acme-blob", "AcmeSig=", Follow::Base64 { least: 8 }).unwrap(),
+        Pattern::new("codename", "bluebird", Follow::Nothing).unwrap(),
+    ];
+    Secrets::with_patterns(&given, Shapes::Known, &patterns, Some("/data/k/.outlast-"))
 }
 
 fn split(text: &str, size: usize) -> String {
@@ -44,6 +49,10 @@ fn samples() -> Vec<(String, String)> {
             format!("/data/k/.outlast-{0}/{0}: line 1: x", "0123456789abcdef0123456789abcdef"),
             "bash: line 1: x".to_owned(),
         ),
+        ("a acme_0123-4567_89ab-more.".to_owned(), "a [REDACTED:acme-token].".to_owned()),
+        ("AcmeSig=ab+/cd==&x=1".to_owned(), "[REDACTED:acme-blob]&x=1".to_owned()),
+        ("Operation bluebirds".to_owned(), "Operation [REDACTED:codename]s".to_owned()),
+        same("acme_short my_acme_0123456789abcdef"),
         same("password: string"),
         same("task-runner sk-1 ghp_short risk-averse-long-word-with-many-letters-in-it"),
         same("http://localhost:8080/path@x https://u:$PASS@h http://a:b c"),
@@ -66,6 +75,26 @@ fn shapes_are_told_from_words() {
         Secrets::new(&Redactor::default(), Shapes::Off, None).text("AKIAIOSFODNN7EXAMPLE"),
         "AKIAIOSFODNN7EXAMPLE"
     );
+}
+
+#[test]
+fn patterns_stay_when_the_known_shapes_are_off() {
+    let patterns = [Pattern::new("acme", "acme_", Follow::Alnum { least: 4 }).unwrap()];
+    let secrets = Secrets::with_patterns(&Redactor::default(), Shapes::Off, &patterns, None);
+    assert_eq!(secrets.text("AKIAIOSFODNN7EXAMPLE acme_abcd"), "AKIAIOSFODNN7EXAMPLE [REDACTED:acme]");
+}
+
+#[test]
+fn a_pattern_has_a_label_a_beginning_and_a_length() {
+    for label in ["", "Acme", "a b", "a]", &"a".repeat(65)] {
+        assert_eq!(Pattern::new(label, "acme_", Follow::Nothing), Err(BadPattern::Label), "{label}");
+    }
+    for starts in ["", "ab", "a b c", "é!", &"a".repeat(129)] {
+        assert_eq!(Pattern::new("a", starts, Follow::Nothing), Err(BadPattern::Starts), "{starts}");
+    }
+    for least in [0, 1_025] {
+        assert_eq!(Pattern::new("a", "acme_", Follow::Word { least }), Err(BadPattern::Follow));
+    }
 }
 
 #[test]

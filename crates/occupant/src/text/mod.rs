@@ -7,11 +7,13 @@
 
 mod budget;
 mod hide;
+mod pattern;
 mod strip;
 mod utf8;
 
 pub use budget::{BadBudget, DEFAULT_CHARS, MOST_CHARS, Plan, Shown};
 pub use hide::{Secrets, Shapes};
+pub use pattern::{BadPattern, Follow, PATTERNS, Pattern};
 
 use budget::Meter;
 use hide::Hide;
@@ -61,6 +63,11 @@ impl Screen {
         self.hidden.clear();
         self.hide.push(&self.spelt, &mut self.hidden);
         self.meter.push(&self.hidden);
+    }
+
+    /// What the last [`Self::push`] added, before the budget.
+    pub fn fresh(&self) -> &str {
+        &self.hidden
     }
 
     /// What would be shown if nothing more came.
