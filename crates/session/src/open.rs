@@ -16,7 +16,7 @@ use crate::{
     vault::{Vault, VaultError},
 };
 use journal::Journal;
-use place::{Known, Place};
+use place::{Known, Place, remote::Remotes};
 use std::{
     io,
     os::unix::fs::DirBuilderExt as _,
@@ -117,6 +117,8 @@ impl Sessions {
             agents: Agents::new(journal.clone(), data.clone()),
             credentials: Credentials { journal: journal.clone(), vault: vault.clone() },
             place: Place::new(&data, options.orphan),
+            remotes: Remotes::new(&data, options.shells.remote.clone())
+                .map_err(|error| OpenError::Secrets(error.to_string()))?,
             sandboxes: Sandboxes::open(&data, &data.join("places"), journal.clone(), options.snapshots)
                 .await
                 .map_err(|source| OpenError::Folder { path: data.clone(), source })?,

@@ -341,6 +341,21 @@ impl Shell {
         }
     }
 
+    /// The connection to the place was made again, which had commands up to `known` before. What is to be followed, by
+    /// its number and from which offsets on; what the place did not get is given again.
+    pub fn rejoin(&mut self, known: u64, now: Timestamp, out: &mut Vec<Effect>) -> Option<(u64, [u64; 2])> {
+        let Phase::Running(running) = &mut self.phase else { return None };
+        let there = running.number <= known;
+        if !there {
+            let (number, stdin, text) = (running.number, running.exec.stdin, running.exec.text.clone());
+            out.push(Effect::Run { number, stdin, text });
+        }
+        if let Some(stop) = running.stop.take() {
+            running.begin_stop(stop.why, now, out);
+        }
+        there.then_some((running.number, running.offsets))
+    }
+
     /// The place no longer has the running command's streams up to here.
     pub fn skip(&mut self, upto: [u64; 2]) {
         if upto != [0; 2]
@@ -376,7 +391,9 @@ impl Shell {
     /// The shell waits for commands.
     pub fn ready(&mut self, cwd: Vec<u8>, now: Timestamp, out: &mut Vec<Effect>) {
         self.cwd = cwd;
-        let Phase::Starting { ending } = std::mem::replace(&mut self.phase, Phase::Idle) else { return };
+        let Phase::Starting { ending } = &mut self.phase else { return };
+        let ending = ending.take();
+        self.phase = Phase::Idle;
         if let Some(mut finished) = ending {
             finished.cwd = self.cwd();
             out.push(Effect::End(finished));

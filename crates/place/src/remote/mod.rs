@@ -111,6 +111,13 @@ impl Remotes {
         Ok(Reached::new(link, machine, self.inner.policy.clone()))
     }
 
+    /// The user and the port that the SSH configuration and a target come to; asks nobody but the configuration.
+    pub async fn account(&self, ssh: &Ssh) -> Result<(String, String), RemoteError> {
+        Target::Ssh(ssh.clone()).check()?;
+        let resolved = ssh::resolve(ssh, &self.inner.policy).await?;
+        Ok((resolved.user, resolved.port))
+    }
+
     /// Takes up a keeper that this server or another one lodged there. [`RemoteError::Lost`] means that it is gone for
     /// good; anything else may be tried again.
     pub async fn take_up(

@@ -1,12 +1,12 @@
 //! Work for a shell that takes a moment and must be finished before the next command is looked at.
 
+use super::grip::Grip;
 use crate::{
     Shared,
     live::Reply,
     task::errand::{self, Stays, Taken},
 };
 use journal::NewSession;
-use place::Hold;
 use protocol::SnapshotTaken;
 use std::{pin::Pin, sync::Arc};
 
@@ -23,8 +23,8 @@ pub(super) enum Done {
 }
 
 /// Stops everything where it is, then takes a snapshot.
-pub(super) fn freeze(shared: &Arc<Shared>, fixed: &NewSession, hold: &Hold) -> Chore {
-    let (shared, fixed, frozen) = (Arc::clone(shared), fixed.clone(), hold.freeze());
+pub(super) fn freeze(shared: &Arc<Shared>, fixed: &NewSession, grip: &Grip) -> Chore {
+    let (shared, fixed, frozen) = (Arc::clone(shared), fixed.clone(), grip.freeze());
     Box::pin(async move {
         let frozen = frozen.await.map_err(|error| error.to_string());
         let taken = match frozen {
@@ -36,8 +36,8 @@ pub(super) fn freeze(shared: &Arc<Shared>, fixed: &NewSession, hold: &Hold) -> C
 }
 
 /// The disk is nearly full: stops everything where it is.
-pub(super) fn stand_still(hold: &Hold) -> Chore {
-    let frozen = hold.freeze();
+pub(super) fn stand_still(grip: &Grip) -> Chore {
+    let frozen = grip.freeze();
     Box::pin(
         async move { Done::Stood { frozen: frozen.await.map_err(|error| error.to_string()), taken: None } },
     )
@@ -47,16 +47,16 @@ pub(super) fn stand_still(hold: &Hold) -> Chore {
 pub(super) fn copy(
     shared: &Arc<Shared>,
     fixed: &NewSession,
-    hold: Option<&Hold>,
+    grip: Option<&Grip>,
     reply: Reply<Option<SnapshotTaken>>,
 ) -> Chore {
     let (shared, fixed) = (Arc::clone(shared), fixed.clone());
-    let hold = hold.filter(|hold| hold.keeper().can_freeze()).map(|hold| (hold.freeze(), hold.thaw()));
+    let still = grip.filter(|grip| grip.keeper().can_freeze()).map(|grip| (grip.freeze(), grip.thaw()));
     Box::pin(async move {
         if !shared.place.exists(&fixed.sandbox).await {
             return Done::Copied { reply, taken: None };
         }
-        let thaw = match hold {
+        let thaw = match still {
             None => None,
             Some((freeze, thaw)) => freeze.await.is_ok().then_some(thaw),
         };
@@ -71,7 +71,12 @@ pub(super) fn copy(
 }
 
 /// Ends what the shell left, and puts the files away.
-pub(super) fn put_away(shared: &Arc<Shared>, fixed: &NewSession, hold: Option<Hold>, stays: Stays) -> Chore {
+pub(super) fn put_away(shared: &Arc<Shared>, fixed: &NewSession, grip: Option<Grip>, stays: Stays) -> Chore {
     let (shared, fixed) = (Arc::clone(shared), fixed.clone());
-    Box::pin(async move { Done::PutAway { taken: errand::away(&shared, &fixed, hold, stays).await } })
+    Box::pin(async move {
+        if let Some(grip) = grip {
+            grip.end().await;
+        }
+        Done::PutAway { taken: errand::away(&shared, &fixed, None, stays).await }
+    })
 }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 const PURPOSE: &str = "shell options";
 const SAVED: &str = "shell state";
+const TOKEN: &str = "keeper token";
 /// Rules of one list, and bytes of one.
 const RULES: usize = 256;
 const RULE_BYTES: usize = 1024;
@@ -144,6 +145,9 @@ pub(crate) struct ShellMemo {
     pub(crate) machine: Option<String>,
     /// What the keeper no longer has of the running command's streams.
     pub(crate) let_go: [u64; 2],
+    /// A keeper on another machine, and its token, sealed.
+    pub(crate) lodged: Option<place::remote::Lodged>,
+    pub(crate) token: Option<String>,
 }
 
 impl ShellMemo {
@@ -165,4 +169,12 @@ pub(crate) fn seal_machine(vault: &Vault, saved: &occupant::shell::Saved) -> Opt
 pub(crate) fn open_machine(vault: &Vault, sealed: &str) -> Option<occupant::shell::Saved> {
     let plain = vault.unseal(SAVED, &STANDARD.decode(sealed).ok()?).ok()?;
     serde_json::from_slice(&plain).ok()
+}
+
+pub(crate) fn seal_token(vault: &Vault, token: &[u8; 32]) -> Option<String> {
+    vault.seal(TOKEN, token).map(|sealed| STANDARD.encode(sealed)).ok()
+}
+
+pub(crate) fn open_token(vault: &Vault, sealed: &str) -> Option<[u8; 32]> {
+    vault.unseal(TOKEN, &STANDARD.decode(sealed).ok()?).ok()?.try_into().ok()
 }

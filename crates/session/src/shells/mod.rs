@@ -5,6 +5,7 @@
 
 mod chores;
 mod command;
+mod grip;
 mod memo;
 mod results;
 mod seat;
@@ -18,15 +19,17 @@ use command::{Glimpse, Order};
 use journal::{NewSession, SessionQuery};
 use memo::{ShellMemo, ShellSpec};
 use occupant::{
+    fence::Fence,
     shell::Stdin,
-    text::{Plan, Shapes},
+    text::{Pattern, Plan, Shapes},
 };
+use place::remote;
 use protocol::{
-    Actor, Alias, Body, Budget, Checkpoint, Code, DockerTarget, EventKind, ExecCommand, ExecResult, Fault,
-    ListedShell, LiveOutput, OpenShell, OpenedShell, PlaceKind, RestoredCheckpoint, SessionId, SessionKind,
-    SessionRef, SshTarget, Status, Tenant, Timestamp, Transport, limits,
+    Actor, Alias, Body, Budget, Checkpoint, Code, EventKind, ExecCommand, ExecResult, Fault, ListedShell,
+    LiveOutput, OpenShell, OpenedShell, PlaceKind, RestoredCheckpoint, SessionId, SessionKind, SessionRef,
+    Status, Tenant, Timestamp, Transport, limits,
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
 /// Pieces of live output that may wait for a caller.
@@ -35,6 +38,8 @@ const LIVE_PIECES: usize = 64;
 const COUNTER: &str = "shells";
 /// Of a part of an alias that a caller gave.
 const ALIAS_PART: usize = 40;
+/// The port that an alias does not name.
+const SSH_PORT: &str = "22";
 
 /// Resolved by the binary; nothing here reads the environment.
 #[derive(Debug, Clone)]
@@ -47,6 +52,13 @@ pub struct ShellOptions {
     pub host_env: BTreeMap<String, String>,
     /// Whether what looks like a secret is hidden.
     pub shapes: Shapes,
+    /// What else is.
+    pub patterns: Vec<Pattern>,
+    /// The operator's own rules for every command.
+    pub fence: Fence,
+    pub remote: remote::Policy,
+    /// The container engine's socket.
+    pub engine: PathBuf,
 }
 
 impl Default for ShellOptions {
@@ -56,6 +68,10 @@ impl Default for ShellOptions {
             idle: Duration::from_secs(limits::SHELL_IDLE_SECS),
             host_env: BTreeMap::new(),
             shapes: Shapes::Known,
+            patterns: Vec::new(),
+            fence: Fence::default(),
+            remote: remote::Policy::default(),
+            engine: PathBuf::from("/var/run/docker.sock"),
         }
     }
 }
@@ -78,8 +94,10 @@ impl Sessions {
         if let Some(budget) = &request.output_budget {
             plan(budget)?;
         }
-        let name = alias_tail(&request.transport);
+        let fence = Fence::new(&request.allow, &request.deny);
+        fence.map_err(|bad| Fault::invalid(format!("the policy cannot be used: {bad}")))?;
         let spec = ShellSpec::check(request)?;
+        let name = self.alias_tail(&spec).await?;
         self.admit_work(&caller.tenant, NewWork::Session).await?;
         let slot = shared.shell_slots.take(&caller.tenant).map_err(|fault| match fault.code {
             Code::CapacityReached | Code::QuotaExceeded => Fault::new(
@@ -123,6 +141,20 @@ impl Sessions {
             place,
             cwd: glimpse.cwd,
             lesser: Vec::new(),
+        })
+    }
+
+    /// What an alias says of where a shell is.
+    async fn alias_tail(&self, spec: &ShellSpec) -> Result<String, Fault> {
+        Ok(match seat::far_target(&self.shared, spec) {
+            None => "local".to_owned(),
+            Some((remote::Target::Docker(docker), _)) => format!("docker_{}", alias_part(&docker.container)),
+            Some((remote::Target::Ssh(ssh), _)) => {
+                let account = self.shared.remotes.account(&ssh).await;
+                let (user, port) = account.map_err(|error| faults::remote(&error))?;
+                let port = if port == SSH_PORT { String::new() } else { format!(":{}", alias_part(&port)) };
+                format!("ssh_{}@{}{port}", alias_part(&user), alias_part(&ssh.host))
+            }
         })
     }
 
@@ -390,19 +422,6 @@ fn no_checkpoints() -> Fault {
 
 fn plan(budget: &Budget) -> Result<Plan, Fault> {
     Plan::new(budget).map_err(|bad| Fault::invalid(format!("budget: {}", bad.0)))
-}
-
-/// What an alias says of where a shell is.
-fn alias_tail(transport: &Transport) -> String {
-    match transport {
-        Transport::Local => "local".to_owned(),
-        Transport::Ssh(SshTarget { host, user, port, .. }) => {
-            let user = user.as_deref().map(|user| format!("{}@", alias_part(user))).unwrap_or_default();
-            let port = port.filter(|port| *port != 22).map(|port| format!(":{port}")).unwrap_or_default();
-            format!("ssh_{user}{}{port}", alias_part(host))
-        }
-        Transport::Docker(DockerTarget { container, .. }) => format!("docker_{}", alias_part(container)),
-    }
 }
 
 fn alias_part(text: &str) -> String {

@@ -33,6 +33,21 @@ pub(super) fn ended(finished: &Finished, mode: KeepMode) -> CommandEnded {
     }
 }
 
+/// The end of a command that a policy refused.
+pub(super) fn refused(command: u64, why: &str, cwd: Option<&str>) -> CommandEnded {
+    CommandEnded {
+        command,
+        outcome: CommandOutcome::Refused,
+        exit_code: None,
+        duration_ms: 0,
+        cwd: cwd.unwrap_or_default().to_owned(),
+        stdout: StreamShown::default(),
+        stderr: StreamShown::default(),
+        left: Vec::new(),
+        hint: Some(why.to_owned()),
+    }
+}
+
 fn shown(view: &View, mode: KeepMode) -> StreamShown {
     StreamShown {
         text: view.shown.text.clone(),

@@ -14,7 +14,7 @@ impl ShellTask {
             Command::End { reply } => self.on_end(reply),
             Command::Remove { actor, reply } => self.on_remove(actor, reply).await,
             Command::Snapshot { reply } => {
-                let chore = chores::copy(&self.pen.shared, &self.pen.fixed, self.hold(), reply);
+                let chore = chores::copy(&self.pen.shared, &self.pen.fixed, self.grip(), reply);
                 self.chore = Some((chore, Purpose::Other));
             }
             Command::Cancel { reply } => {
@@ -36,10 +36,10 @@ impl ShellTask {
         }
     }
 
-    pub(super) fn hold(&self) -> Option<&Hold> {
+    pub(super) fn grip(&self) -> Option<&Grip> {
         match &self.link {
-            Link::Up(up) if !up.frozen => Some(&up.hold),
-            Link::Up(_) | Link::None | Link::Launching(_) => None,
+            Link::Up(up) if !up.frozen => Some(&up.grip),
+            Link::Up(_) | Link::None | Link::Launching(_) | Link::Rejoining(..) => None,
         }
     }
 
@@ -62,6 +62,10 @@ impl ShellTask {
                 let _ = reply.send(Ok(known));
             }
             ShellCommand::Write { command, bytes, eof, reply } => {
+                if matches!(self.link, Link::Rejoining(..)) {
+                    let text = "The connection to the shell's machine is being made again; try again soon";
+                    return drop(reply.send(Err(Fault::new(Code::Unreachable, text))));
+                }
                 let length = bytes.len() as u64;
                 let mut taken = false;
                 self.step(|machine, _, out| {
@@ -88,6 +92,9 @@ impl ShellTask {
             return Err(lifecycle::ended());
         }
         self.pen.shared.rates.check(&self.pen.fixed.tenant, Instant::now())?;
+        if let Err(refusal) = self.fence.judge_bytes(&order.text) {
+            return Err(self.refuse(&order, &refusal.to_string()));
+        }
         if matches!(&self.link, Link::Up(up) if up.frozen) {
             self.thaw();
         }
@@ -135,6 +142,16 @@ impl ShellTask {
         }
         self.memo.commands = command;
         Ok(Execution { command, live: pieces, result })
+    }
+
+    /// A policy refuses it. That it was asked for is recorded all the same.
+    fn refuse(&mut self, order: &Order, why: &str) -> Fault {
+        self.memo.commands += 1;
+        let command = self.memo.commands;
+        let text = self.secrets.text(&String::from_utf8_lossy(&order.text));
+        self.pen.record(order.actor.clone(), CommandStarted { command, text });
+        self.pen.record(Actor::System, results::refused(command, why, self.memo.cwd.as_deref()));
+        Fault::new(Code::CommandRefused, format!("A policy refuses the command: {why}"))
     }
 
     pub(super) fn on_poll(

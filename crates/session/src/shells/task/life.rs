@@ -9,8 +9,8 @@ impl ShellTask {
             return drop(reply.send(Err(fault)));
         }
         match &self.link {
-            Link::Up(up) if up.hold.keeper().can_freeze() => {
-                let chore = chores::freeze(&self.pen.shared, &self.pen.fixed, &up.hold);
+            Link::Up(up) if up.grip.keeper().can_freeze() => {
+                let chore = chores::freeze(&self.pen.shared, &self.pen.fixed, &up.grip);
                 self.chore = Some((chore, Purpose::Pause(reply)));
                 self.clock.freeze(Instant::now());
             }
@@ -19,7 +19,7 @@ impl ShellTask {
                 self.leavers.push(reply);
                 self.stop(Move::Rest, Some(reason), Stays::Both);
             }
-            Link::None | Link::Launching(_) => {
+            Link::None | Link::Launching(_) | Link::Rejoining(..) => {
                 self.shift(Move::Pause, None);
                 self.pen.answer_view(reply);
             }
@@ -52,7 +52,7 @@ impl ShellTask {
         self.pen.shared.frozen.take(self.pen.fixed.id);
         if let Link::Up(up) = &mut self.link {
             up.frozen = false;
-            let thawed = up.hold.thaw();
+            let thawed = up.grip.thaw();
             let id = self.pen.fixed.id;
             tokio::spawn(async move {
                 if let Err(error) = thawed.await {
@@ -147,7 +147,7 @@ impl ShellTask {
         }
         match space {
             Space::Low => {
-                self.chore = Some((chores::stand_still(&up.hold), Purpose::Other));
+                self.chore = Some((chores::stand_still(&up.grip), Purpose::Other));
                 self.clock.freeze(Instant::now());
             }
             Space::Enough => {
@@ -166,9 +166,9 @@ impl ShellTask {
         match std::mem::replace(&mut self.link, Link::None) {
             Link::Up(up) => {
                 self.pen.shared.frozen.take(self.pen.fixed.id);
-                up.hold.leave();
+                up.grip.leave();
             }
-            Link::Launching(_) | Link::None => {}
+            Link::Launching(_) | Link::None | Link::Rejoining(..) => {}
         }
         for joiner in std::mem::take(&mut self.joiners) {
             self.pen.answer(joiner, Err(fault.clone()));
@@ -195,7 +195,9 @@ impl ShellTask {
                         let reason = format!("nothing could be frozen, so that its shell was stopped: {why}");
                         self.stop(Move::Rest, Some(reason), Stays::Both);
                     }
-                    (Ok(()), Link::None | Link::Launching(_)) => self.pen.answer_view(reply),
+                    (Ok(()), Link::None | Link::Launching(_) | Link::Rejoining(..)) => {
+                        self.pen.answer_view(reply);
+                    }
                 }
             }
             (Done::Stood { frozen, .. }, Purpose::Other) => {

@@ -95,7 +95,7 @@ impl ShellTask {
     /// The shell is to be started: for the first time, or in the place of one that ended.
     pub(super) fn start_again(&mut self) {
         if let Link::Up(up) = &mut self.link {
-            up.restarting = Some(seat::restart(up.hold.keeper(), up.shell.process(), &up.outfit));
+            up.restarting = Some(seat::restart(up.grip.keeper(), up.shell.process(), &up.outfit));
         }
     }
 
@@ -133,17 +133,26 @@ impl ShellTask {
         }
     }
 
-    pub(super) fn unlink(&mut self) -> Option<Hold> {
-        self.memo.tie = None;
+    pub(super) fn unlink(&mut self) -> Option<Grip> {
+        (self.memo.tie, self.memo.lodged, self.memo.token) = (None, None, None);
         self.pen.shared.frozen.take(self.pen.fixed.id);
         match std::mem::replace(&mut self.link, Link::None) {
-            Link::Up(up) => Some(up.hold),
+            Link::Up(up) => Some(up.grip),
             Link::None | Link::Launching(_) => None,
+            // It is ended as soon as it is reached.
+            Link::Rejoining(rejoining, _) => {
+                tokio::spawn(async move {
+                    if let Ok((found, _)) = rejoining.await {
+                        found.grip.end().await;
+                    }
+                });
+                None
+            }
         }
     }
 
-    pub(super) fn put_away(&mut self, hold: Option<Hold>, stays: Stays) {
-        let chore = chores::put_away(&self.pen.shared, &self.pen.fixed, hold, stays);
+    pub(super) fn put_away(&mut self, grip: Option<Grip>, stays: Stays) {
+        let chore = chores::put_away(&self.pen.shared, &self.pen.fixed, grip, stays);
         self.chore = Some((chore, Purpose::Other));
     }
 

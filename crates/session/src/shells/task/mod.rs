@@ -16,9 +16,10 @@ use super::{
     Execution, LIVE_PIECES,
     chores::{self, Chore, Done},
     command::{Glimpse, Order, ShellCommand, no_agent},
+    grip::Grip,
     memo::{self, ShellMemo, ShellSpec},
     results,
-    seat::{self, Launched, Launching, Outfit, Restarting},
+    seat::{self, Found, Launched, Launching, Outfit, Rejoining, Restarting},
 };
 use crate::{
     Shared,
@@ -32,13 +33,11 @@ use crate::{
         errand::{Stays, Taken},
     },
 };
-use ::place::{
-    Hold,
-    keeper::{self, CommandInput, RunError, ShellEvent},
-};
+use ::place::keeper::{self, CommandInput, RunError, ShellEvent};
 use journal::{SessionRow, Space, Writer};
 use occupant::{
     Redactor,
+    fence::Fence,
     shell::{self, Effect, Finished, Stream},
     text::{Plan, Screen, Secrets, Shapes},
 };
@@ -70,6 +69,7 @@ pub(crate) struct ShellTask {
     spec: ShellSpec,
     memo: ShellMemo,
     secrets: Secrets,
+    fence: Fence,
     machine: Option<shell::Shell>,
     link: Link,
     clock: Clock,
@@ -97,13 +97,15 @@ enum Link {
     None,
     Launching(Launching),
     Up(Box<Up>),
+    /// It is there, and the connection to it is not.
+    Rejoining(Rejoining, Slot),
 }
 
 /// A shell that is there.
 struct Up {
     shell: keeper::Shell,
-    hold: Hold,
-    _slot: Slot,
+    grip: Grip,
+    slot: Slot,
     outfit: Outfit,
     giving: Option<Giving>,
     restarting: Option<Restarting>,
@@ -156,6 +158,7 @@ enum Heard {
     Done(Done),
     Command(Command),
     Launched(Result<Launched, Fault>),
+    Rejoined(Result<(Found, Outfit), String>),
     Restarted(Result<(), ::place::SpawnError>),
     Given(u64, Result<(), RunError>),
     Shell(Option<ShellEvent>),
@@ -176,7 +179,7 @@ pub(crate) async fn serve_stored(shared: Arc<Shared>, writer: Writer, row: Sessi
     let pen = Pen::new(shared, writer, row.fixed, row.state, row.first_seq, written);
     let mut task = ShellTask::assemble(pen, inbox, spec, memo);
     if was_live {
-        task.recover().await;
+        task.recover();
     }
     task.run().await;
 }
@@ -184,12 +187,16 @@ pub(crate) async fn serve_stored(shared: Arc<Shared>, writer: Writer, row: Sessi
 impl ShellTask {
     pub(super) fn assemble(pen: Pen<Deed>, inbox: Inbox, spec: ShellSpec, memo: ShellMemo) -> Self {
         let secrets = seat::secrets(&pen.shared, &pen.fixed, &spec, &memo);
+        // They were usable when the shell was opened.
+        let own = Fence::new(&spec.allow, &spec.deny).unwrap_or_default();
+        let fence = pen.shared.options.shells.fence.clone().and(own);
         Self {
             pen,
             inbox,
             spec,
             memo,
             secrets,
+            fence,
             machine: None,
             link: Link::None,
             clock: Clock::new(Instant::now()),
@@ -234,6 +241,7 @@ impl ShellTask {
                 Heard::Done(done) => self.on_done(done),
                 Heard::Command(command) => self.on_command(command).await,
                 Heard::Launched(launched) => self.on_launched(launched),
+                Heard::Rejoined(found) => self.on_rejoined(found),
                 Heard::Restarted(Ok(())) => {}
                 Heard::Restarted(Err(error)) => {
                     let why = error.to_string();
@@ -376,6 +384,7 @@ async fn hear_link(link: &mut Link, readable: bool) -> Heard {
     match link {
         Link::None => std::future::pending().await,
         Link::Launching(launching) => Heard::Launched(launching.await),
+        Link::Rejoining(rejoining, _) => Heard::Rejoined(rejoining.await),
         Link::Up(up) => {
             let Up { shell, giving, restarting, .. } = &mut **up;
             tokio::select! {

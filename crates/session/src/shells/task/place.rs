@@ -23,38 +23,38 @@ impl ShellTask {
     }
 
     pub(super) fn on_launched(&mut self, launched: Result<Launched, Fault>) {
-        let outfit = seat::outfit(&self.pen.shared, &self.pen.fixed, &self.spec, &self.memo);
-        let (launched, outfit) = match launched.and_then(|launched| Ok((launched, outfit?))) {
-            Ok(both) => both,
+        let Launched { shell, grip, slot, outfit, token, told } = match launched {
+            Ok(launched) => launched,
             Err(fault) => {
                 self.link = Link::None;
                 return self.fail(&fault);
             }
         };
-        let Launched { shell, hold, slot, told } = launched;
         for body in told {
             self.pen.record(Actor::System, body);
         }
-        self.memo.tie = Some(hold.tie().clone());
+        self.memo.tie = grip.tie().cloned();
+        self.memo.lodged = grip.lodged().cloned();
+        self.memo.token = token.and_then(|token| memo::seal_token(&self.pen.shared.vault, &token));
         self.secrets = seat::secrets(&self.pen.shared, &self.pen.fixed, &self.spec, &self.memo);
         if let Some(machine) = &mut self.machine {
             machine.hide(self.secrets.clone());
         }
-        self.link_up(shell, hold, slot, outfit, false);
+        self.link_up(shell, grip, slot, outfit, false);
     }
 
     pub(super) fn link_up(
         &mut self,
         shell: keeper::Shell,
-        hold: Hold,
+        grip: Grip,
         slot: Slot,
         outfit: Outfit,
         frozen: bool,
     ) {
         self.link = Link::Up(Box::new(Up {
             shell,
-            hold,
-            _slot: slot,
+            grip,
+            slot,
             outfit,
             giving: None,
             restarting: None,
@@ -64,9 +64,30 @@ impl ShellTask {
         self.idle_since = Instant::now();
     }
 
+    /// The connection is gone. One to another machine is made again; a keeper of this one is gone with it.
+    fn on_lost(&mut self) {
+        match std::mem::replace(&mut self.link, Link::None) {
+            Link::Up(up) if up.grip.is_remote() => {
+                let text = "the connection to the shell's machine broke; it is being made again".to_owned();
+                self.pen.record(Actor::System, Notice { level: Level::Warning, text });
+                self.link = Link::Rejoining(self.rejoin(), up.slot);
+            }
+            other => {
+                self.link = other;
+                self.step(|machine, _, out| machine.lost(out));
+            }
+        }
+    }
+
+    fn rejoin(&self) -> Rejoining {
+        let sealed = self.memo.token.as_deref();
+        let token = sealed.and_then(|sealed| memo::open_token(&self.pen.shared.vault, sealed));
+        seat::rejoin(&self.pen.shared, &self.pen.fixed, &self.spec, &self.memo, token)
+    }
+
     pub(super) fn on_event(&mut self, event: Option<ShellEvent>) {
         match event {
-            None => self.step(|machine, _, out| machine.lost(out)),
+            None | Some(ShellEvent::Lost) => self.on_lost(),
             Some(ShellEvent::Ready { cwd }) => {
                 self.step(|machine, now, out| machine.ready(cwd, now, out));
                 self.memo.cwd = self.machine.as_ref().map(shell::Shell::cwd);
@@ -86,7 +107,6 @@ impl ShellTask {
             }
             Some(ShellEvent::Exited(_)) => self.step(|machine, _, out| machine.exited(out)),
             Some(ShellEvent::InputTaken { .. } | ShellEvent::InputRefused { .. }) => {}
-            Some(ShellEvent::Lost) => self.step(|machine, _, out| machine.lost(out)),
         }
     }
 
@@ -128,56 +148,55 @@ impl ShellTask {
 
     /// A server stopped while this shell was live. It is taken up where it is; when it is gone, the command that ran is
     /// interrupted.
-    pub(super) async fn recover(&mut self) {
-        let found = seat::find(&self.pen.shared, &self.pen.fixed, &self.memo).await;
-        let outfit = seat::outfit(&self.pen.shared, &self.pen.fixed, &self.spec, &self.memo);
-        let sealed = self.memo.machine.take();
+    pub(super) fn recover(&mut self) {
+        let sealed = self.memo.machine.clone();
         let saved = sealed.and_then(|sealed| memo::open_machine(&self.pen.shared.vault, &sealed));
-        match (found, outfit, saved) {
-            (Ok(found), Ok(outfit), Some(saved)) if self.pen.state.status != Status::Ended => {
-                self.take_up(found, outfit, saved);
+        let tied = self.memo.tie.is_some() || self.memo.lodged.is_some();
+        match saved {
+            Some(saved) if tied && self.pen.state.status != Status::Ended => {
+                for exec in saved.execs() {
+                    self.open.insert(exec.command, Open::taken_up(exec, &self.secrets));
+                }
+                let (now, mut out) = (self.now(), Vec::new());
+                let mut machine = shell::Shell::take_up(self.secrets.clone(), saved, now, &mut out);
+                machine.skip(self.memo.let_go);
+                self.machine = Some(machine);
+                // What the place has of it is not known yet.
+                out.retain(|effect| !matches!(effect, Effect::Run { .. }));
+                self.carry_out(out);
+                let slot = self.pen.shared.shell_slots.count(&self.pen.fixed.tenant);
+                self.link = Link::Rejoining(self.rejoin(), slot);
             }
-            (_, _, saved) => self.give_up_shell(saved),
+            saved => self.give_up_shell(saved),
         }
         self.settle();
     }
 
-    pub(super) fn take_up(&mut self, found: ::place::FoundShell, outfit: Outfit, saved: shell::Saved) {
-        let ::place::FoundShell { shell, state, hold, frozen } = found;
-        let text = "the server was restarted; the shell went on meanwhile and was taken up".to_owned();
+    pub(super) fn on_rejoined(&mut self, found: Result<(Found, Outfit), String>) {
+        let link = std::mem::replace(&mut self.link, Link::None);
+        let (Link::Rejoining(_, slot), Ok((found, outfit))) = (link, found) else {
+            return self.lose_shell();
+        };
+        let Found { shell, state, grip, frozen } = found;
+        let text = "the shell went on meanwhile, and was taken up".to_owned();
         self.pen.record(Actor::System, Notice { level: Level::Info, text });
-        for exec in saved.execs() {
-            let open = Open::taken_up(exec, &self.secrets);
-            self.open.insert(exec.command, open);
-        }
-        let slot = self.pen.shared.shell_slots.count(&self.pen.fixed.tenant);
-        self.link_up(shell, hold, slot, outfit, frozen);
-        self.clock = Clock::new(Instant::now());
+        self.link_up(shell, grip, slot, outfit, frozen);
         let (now, mut out) = (self.now(), Vec::new());
-        let mut machine = shell::Shell::take_up(self.secrets.clone(), saved, now, &mut out);
-        let from = self.memo.let_go;
-        for effect in std::mem::take(&mut out) {
-            match effect {
-                Effect::Run { number, .. } if number <= state.command => {
-                    machine.skip(from);
-                    if let Link::Up(up) = &mut self.link {
-                        up.let_go = from;
-                        // A connection that is gone is told by the mail.
-                        let _ = up.shell.follow(number, from);
-                    }
+        if let Some(machine) = &mut self.machine {
+            let follow = machine.rejoin(state.command, now, &mut out);
+            if let (Some((number, from)), Link::Up(up)) = (follow, &mut self.link) {
+                up.let_go = from;
+                // A connection that is gone again is told by the mail.
+                let _ = up.shell.follow(number, from);
+            }
+            match (state.ended, follow) {
+                (Some(ended), Some((number, _))) if ended.command == number => {
+                    machine.ended(results::end(ended), now, &mut out);
                 }
-                other => out.push(other),
+                _ if state.phase == keeper::ShellPhase::Dead => machine.exited(&mut out),
+                _ => {}
             }
         }
-        match state.phase {
-            keeper::ShellPhase::Dead => machine.exited(&mut out),
-            keeper::ShellPhase::Starting => {}
-            keeper::ShellPhase::Idle | keeper::ShellPhase::Busy => {}
-        }
-        if let Some(ended) = state.ended {
-            machine.ended(results::end(ended), now, &mut out);
-        }
-        self.machine = Some(machine);
         self.carry_out(out);
         match (frozen, self.pen.state.status) {
             (true, Status::Paused) => {
@@ -187,10 +206,19 @@ impl ShellTask {
             (true, _) => self.thaw(),
             (false, _) => self.shift(Move::Ready, None),
         }
+        for joiner in std::mem::take(&mut self.joiners) {
+            self.pen.answer_view(joiner);
+        }
+    }
+
+    /// The shell that was looked for is gone.
+    fn lose_shell(&mut self) {
+        let reason = "its shell was lost; the next command starts another one".to_owned();
+        self.stop(Move::Rest, Some(reason), Stays::Folder);
     }
 
     pub(super) fn give_up_shell(&mut self, saved: Option<shell::Saved>) {
-        self.memo.tie = None;
+        (self.memo.tie, self.memo.lodged, self.memo.token) = (None, None, None);
         let cwd = self.memo.cwd.clone().unwrap_or_default();
         if let Some(finished) = saved.and_then(|saved| saved.interrupted(&self.secrets, &cwd)) {
             self.finish(&finished);
