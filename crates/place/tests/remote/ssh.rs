@@ -11,9 +11,9 @@ use testkit::sshd::{NOBODY, PASSWORD, Sshd, USER};
 
 macro_rules! server {
     ($name:literal) => {
-        match Sshd::obstacle() {
-            Some(why) => return skip($name, &why),
-            None => Sshd::start().unwrap(),
+        match Sshd::start() {
+            Ok(started) => started,
+            Err(why) => return skip($name, &format!("{why:#}")),
         }
     };
 }
