@@ -4,10 +4,12 @@
 //! longer be told from another process's daemon. It is counted to a process only when that is the last one left.
 
 use rustix::process::{Pid, Signal};
-use std::fs;
+use std::{fs, io::ErrorKind};
 
 /// How often a tree is looked at and killed again; a fork in the middle is found the next time.
 const KILL_ROUNDS: usize = 64;
+/// How often it is tried to find the same descendants twice in a row.
+const LOOKS: usize = 4;
 
 /// What `/proc/PID/stat` says of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,13 +120,38 @@ fn select(all: &[Kin], root: i32, keeper: i32) -> Vec<i32> {
     }
 }
 
+/// Everybody who could be ours: what descends from the keeper, which adopts every orphan, as two looks in a row find it;
+/// where the kernel has no lists of children, or they change meanwhile, everybody.
 fn all() -> Vec<Kin> {
+    let kin = |pid: &i32| parse(&fs::read(format!("/proc/{pid}/stat")).ok()?);
+    for _ in 0..LOOKS {
+        let Some(first) = descendants() else { break };
+        if descendants().as_ref() == Some(&first) {
+            return first.iter().filter_map(kin).collect();
+        }
+    }
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .flatten()
-        .filter(|entry| entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit))
-        .filter_map(|entry| parse(&fs::read(entry.path().join("stat")).ok()?))
-        .collect()
+    entries.flatten().filter_map(|entry| kin(&entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+/// What descends from the keeper, by the kernel's own lists. None where it has none.
+fn descendants() -> Option<Vec<i32>> {
+    let mut found = vec![std::process::id().cast_signed()];
+    let mut at = 0;
+    while let Some(parent) = found.get(at) {
+        at += 1;
+        // Whoever is gone by now has no children.
+        let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { continue };
+        for task in tasks.flatten() {
+            match fs::read_to_string(task.path().join("children")) {
+                Ok(text) => found.extend(text.split_ascii_whitespace().flat_map(str::parse::<i32>)),
+                Err(error) if error.kind() == ErrorKind::NotFound && task.path().exists() => return None,
+                Err(_) => {}
+            }
+        }
+    }
+    found.remove(0);
+    Some(found)
 }
 
 /// The name, in parentheses, may hold anything; what follows the last one does not.

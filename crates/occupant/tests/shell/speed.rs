@@ -94,7 +94,7 @@ async fn speed() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement, for a quiet machine"]
 async fn speed_elsewhere() {
-    for place in [Place::Ssh, Place::Docker] {
+    for place in [Place::Host, Place::Ssh, Place::Docker] {
         let start = Instant::now();
         let mut ground = match Ground::at("speed", place).await {
             Ok(ground) => ground,
