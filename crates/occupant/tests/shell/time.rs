@@ -44,6 +44,7 @@ async fn timeouts(place: Place) -> Vec<String> {
         }
     };
     for (name, command) in ENDLESS {
+        eprintln!("{}: {name}", place.tag());
         let mut driver = ground.shell().await;
         driver.run("export A=1; b=2; f() { echo f; }; sleep 1001 & job=$!").await;
         let end = driver.run_for(command, 300).await;

@@ -216,11 +216,12 @@ impl Connection {
             NotBegun::TimedOut => return Ok(Session::Dead),
             NotBegun::Ended { said } => said,
         };
-        if let Some(mut child) = child {
-            let _ = child.wait().await;
-        }
+        let code = match child {
+            Some(mut child) => child.wait().await.ok().and_then(|status| status.code()),
+            None => None,
+        };
         let _ = draining.await;
-        match verdict::of_session(&complaints.text()) {
+        match verdict::of_session(&complaints.text(), code) {
             verdict::SessionEnd::Full(why) => Ok(Session::Full(why)),
             verdict::SessionEnd::Dead => Ok(Session::Dead),
             verdict::SessionEnd::NoShell(why) => {

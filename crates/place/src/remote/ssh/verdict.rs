@@ -120,7 +120,10 @@ pub(super) enum SessionEnd {
     NoShell(String),
 }
 
-pub(super) fn of_session(complaints: &str) -> SessionEnd {
+/// What the client returns when it is not a command's own status.
+const CLIENT_FAILED: i32 = 255;
+
+pub(super) fn of_session(complaints: &str, code: Option<i32>) -> SessionEnd {
     let line = |parts: &[&str]| {
         complaints.lines().find(|line| parts.iter().any(|part| line.contains(part))).map(str::to_owned)
     };
@@ -137,7 +140,7 @@ pub(super) fn of_session(complaints: &str) -> SessionEnd {
         "closed by remote host",
         "Shared connection",
     ];
-    if line(&dead).is_some() {
+    if line(&dead).is_some() || code == Some(CLIENT_FAILED) {
         return SessionEnd::Dead;
     }
     SessionEnd::NoShell(complaints.to_owned())
@@ -199,11 +202,15 @@ mod tests {
     #[test]
     fn the_end_of_a_session_is_told_from_another() {
         let full = "mux_client_request_session: session request failed: Session open refused by peer";
-        assert_eq!(of_session(&format!("{full}\nConnection closed")), SessionEnd::Full(full.to_owned()));
+        assert_eq!(
+            of_session(&format!("{full}\nConnection closed"), Some(255)),
+            SessionEnd::Full(full.to_owned())
+        );
         for dead in ["Connection closed by UNKNOWN port 65535", "Control socket connect(c): refused"] {
-            assert_eq!(of_session(dead), SessionEnd::Dead);
+            assert_eq!(of_session(dead, None), SessionEnd::Dead);
         }
-        assert_eq!(of_session("nologin"), SessionEnd::NoShell("nologin".to_owned()));
+        assert_eq!(of_session("", Some(255)), SessionEnd::Dead, "a master that ends says nothing");
+        assert_eq!(of_session("nologin", Some(1)), SessionEnd::NoShell("nologin".to_owned()));
     }
 
     #[test]
