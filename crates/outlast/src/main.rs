@@ -92,6 +92,7 @@ async fn dispatch(command: &Command, config: &Config, term: &Term) -> Result<Exi
         Command::Ls(asked) => asking()?.ls(asked).await,
         Command::Show { session } => asking()?.show(session).await,
         Command::Logs(asked) => asking()?.logs(asked).await,
+        Command::Watch(asked) => asking()?.watch(asked).await,
         Command::Pause(asked) => asking()?.each(Verb::Pause, &asked.sessions).await,
         Command::Fork { session, at, name } => asking()?.fork(session, *at, name.clone()).await,
         Command::Resume(asked) => asking()?.each(Verb::Resume, &asked.sessions).await,

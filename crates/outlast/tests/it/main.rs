@@ -31,4 +31,5 @@ mod streams;
 mod survival;
 mod tenants;
 mod terms;
+mod watch;
 mod workspaces;
