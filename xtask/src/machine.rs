@@ -1,4 +1,5 @@
-//! What a fresh machine lacks: toolchain components, and Python's venv for the tests with public clients.
+//! What a fresh machine lacks: toolchain components, Python's venv for the tests with public clients, and an SSH server
+//! and a container engine for the tests of other machines.
 
 use crate::shell;
 use anyhow::{Result, ensure};
@@ -28,6 +29,24 @@ pub(crate) fn python() {
     if !update || !shell::works("apt-get", &install) {
         eprintln!(
             "python3-venv is not there and cannot be installed; the tests with public clients are skipped"
+        );
+    }
+}
+
+/// An SSH server and a container engine. Their absence is not an error here: the tests that need them say that they are
+/// skipped.
+pub(crate) fn engines() {
+    let there = |path: &str| std::path::Path::new(path).exists();
+    if ["/usr/bin/ssh", "/usr/sbin/sshd", "/usr/sbin/dockerd", "/bin/busybox"].into_iter().all(there) {
+        return;
+    }
+    eprintln!("$ apt-get install -y openssh-client openssh-server docker.io busybox-static");
+    let update = shell::works("apt-get", &["update", "-q"]);
+    let options = ["install", "-y", "-q", "--no-install-recommends"];
+    let packages = ["openssh-client", "openssh-server", "docker.io", "iptables", "busybox-static"];
+    if !update || !shell::works("apt-get", &[options.as_slice(), &packages].concat()) {
+        eprintln!(
+            "an SSH server and a container engine cannot be installed; the tests with them are skipped"
         );
     }
 }

@@ -24,6 +24,7 @@ pub(crate) fn test(args: &[String]) -> Result<()> {
     }
     crate::check(&[])?;
     machine::python();
+    machine::engines();
     let skipped = root().join(SKIPPED);
     if skipped.exists() {
         fs::remove_dir_all(&skipped)?;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use protocol::{
     Agent, AgentName, AnswerPermission, ApiKey, Configure, CreateCredential, CreateKey, CreateSession,
     CreatedKey, Credential, CredentialId, DeployAgent, Event, ForkSession, Health, KeyId, ListSessions,
-    Message, Seq, Session,
+    Message, Seq, Session, UsageReport,
 };
 use reqwest::{Body, Method, header::CONTENT_TYPE};
 use serde::{Deserialize, Serialize};
@@ -80,6 +80,11 @@ const NO_QUERY: [(&str, &str); 0] = [];
 impl Client {
     pub async fn health(&self) -> Result<Health, Error> {
         self.get("/health", &NO_QUERY).await
+    }
+
+    /// What the key's tenant has used and stored.
+    pub async fn usage(&self) -> Result<UsageReport, Error> {
+        self.get("/api/usage", &NO_QUERY).await
     }
 
     pub async fn create(&self, request: &CreateSession) -> Result<Session, Error> {

@@ -25,6 +25,8 @@ pub struct Client {
 
 struct Inner {
     http: reqwest::Client,
+    /// As it was given, for people.
+    url: String,
     base: String,
     key: Option<HeaderValue>,
     patience: Patience,
@@ -32,19 +34,24 @@ struct Inner {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("base", &self.inner.base).finish_non_exhaustive()
+        f.debug_struct("Client").field("url", &self.inner.url).finish_non_exhaustive()
     }
 }
 
 impl Client {
-    /// `base_url` is `http://HOST:PORT` or `https://HOST`, with a path when a proxy puts one in front. An empty
+    /// `base_url` is `http://HOST:PORT` or `https://HOST`, with a path when a proxy puts one in front, or
+    /// `unix:PATH` for a server on this machine. An empty
     /// key sends none, which is enough for [`Client::health`] only.
     pub fn new(base_url: &str, key: &str) -> Result<Self, Error> {
         Self::with_patience(base_url, key, Patience::default())
     }
 
     pub fn with_patience(base_url: &str, key: &str, patience: Patience) -> Result<Self, Error> {
-        let base = checked_base(base_url)?;
+        let socket = base_url.strip_prefix("unix:");
+        let (url, base) = match socket {
+            Some(_) => (base_url.to_owned(), "http://localhost".to_owned()),
+            None => checked_base(base_url).map(|base| (base.clone(), base))?,
+        };
         let key = match key {
             "" => None,
             key => {
@@ -55,19 +62,21 @@ impl Client {
         };
         // A second install is refused and changes nothing: another part of the program chose already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder()
+        let mut http = reqwest::Client::builder()
             .connect_timeout(patience.connect)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
-            .user_agent(concat!("outlast-client/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| Error::Setup(cause(&error)))?;
-        Ok(Self { inner: Arc::new(Inner { http, base, key, patience }) })
+            .user_agent(concat!("outlast-client/", env!("CARGO_PKG_VERSION")));
+        if let Some(socket) = socket {
+            http = http.unix_socket(socket);
+        }
+        let http = http.build().map_err(|error| Error::Setup(cause(&error)))?;
+        Ok(Self { inner: Arc::new(Inner { http, url, base, key, patience }) })
     }
 
     /// Where the server is.
     pub fn url(&self) -> &str {
-        &self.inner.base
+        &self.inner.url
     }
 
     pub(crate) fn patience(&self) -> &Patience {
@@ -127,7 +136,7 @@ impl Client {
         let body = self.body(&mut response, ERROR_BYTES).await.unwrap_or_default();
         Err(match serde_json::from_slice::<ErrorBody>(&body) {
             Ok(body) => Error::Refused { status: status.as_u16(), body },
-            Err(_) => Error::Foreign { url: self.inner.base.clone(), status: status.as_u16() },
+            Err(_) => Error::Foreign { url: self.inner.url.clone(), status: status.as_u16() },
         })
     }
 
@@ -143,15 +152,15 @@ impl Client {
     }
 
     pub(crate) fn silent(&self, limit: Duration) -> Error {
-        Error::TimedOut { url: self.inner.base.clone(), secs: limit.as_secs() }
+        Error::TimedOut { url: self.inner.url.clone(), secs: limit.as_secs() }
     }
 
     pub(crate) fn unreachable(&self, error: &reqwest::Error) -> Error {
-        Error::Unreachable { url: self.inner.base.clone(), cause: cause(error) }
+        Error::Unreachable { url: self.inner.url.clone(), cause: cause(error) }
     }
 
     pub(crate) fn hung_up(&self) -> Error {
-        Error::Unreachable { url: self.inner.base.clone(), cause: "the connection was closed".to_owned() }
+        Error::Unreachable { url: self.inner.url.clone(), cause: "the connection was closed".to_owned() }
     }
 
     async fn body(&self, response: &mut Response, limit: usize) -> Result<Vec<u8>, Error> {

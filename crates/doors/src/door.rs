@@ -6,6 +6,8 @@
 use crate::{
     gate::Gate,
     host::Hosts,
+    listen::{Accepted, Listeners},
+    mcp,
     metrics::{Counted, Metrics, Visitors},
     options::{Limits, Options},
     rest::{self, Shared, Stopping},
@@ -20,7 +22,7 @@ use hyper_util::{
 use session::Sessions;
 use std::{fmt, future::Future, io, net::SocketAddr, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncWrite},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
 };
@@ -30,6 +32,8 @@ use tokio::{
 pub enum BindError {
     #[error("cannot listen on {addr}: {source}; choose another address, or stop the program that has it")]
     Listen { addr: SocketAddr, source: io::Error },
+    #[error("cannot listen on the socket {}: {source}", path.display())]
+    Socket { path: PathBuf, source: io::Error },
     #[error("cannot make the folder for uploads {}: {source}", path.display())]
     Uploads { path: PathBuf, source: io::Error },
 }
@@ -37,14 +41,14 @@ pub enum BindError {
 /// Why a door stopped by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("the listener on {addr} failed: {source}")]
-    Accept { addr: SocketAddr, source: io::Error },
+    #[error("the listener failed: {0}")]
+    Accept(io::Error),
 }
 
-/// The REST door, bound and not yet serving.
+/// The door, bound and not yet serving.
 pub struct Door {
-    listener: TcpListener,
-    addr: SocketAddr,
+    listeners: Listeners,
+    addr: Option<SocketAddr>,
     router: Router,
     limits: Limits,
     metrics: Arc<Metrics>,
@@ -59,9 +63,8 @@ impl fmt::Debug for Door {
 
 impl Door {
     pub async fn bind(sessions: Sessions, options: Options) -> Result<Self, BindError> {
-        let refused = |source| BindError::Listen { addr: options.listen, source };
-        let listener = TcpListener::bind(options.listen).await.map_err(refused)?;
-        let addr = listener.local_addr().map_err(refused)?;
+        let listeners = Listeners::bind(options.listen, options.socket.as_deref()).await?;
+        let addr = listeners.addr;
         tokio::fs::create_dir_all(&options.uploads)
             .await
             .map_err(|source| BindError::Uploads { path: options.uploads.clone(), source })?;
@@ -84,15 +87,16 @@ impl Door {
             archives: Semaphore::new(options.limits.archives),
             sockets: Arc::new(Semaphore::new(rpc::SOCKETS)),
             files: Semaphore::new(options.limits.files),
+            mcp_calls: Arc::new(Semaphore::new(mcp::CALLS)),
             metrics: metrics.clone(),
             stopping: told,
         };
         let router = rest::router(Arc::new(shared), Arc::new(gate));
-        Ok(Self { listener, addr, router, limits: options.limits, metrics, stopping })
+        Ok(Self { listeners, addr, router, limits: options.limits, metrics, stopping })
     }
 
     /// Where it listens, with the port the system chose when none was named.
-    pub fn addr(&self) -> SocketAddr {
+    pub fn addr(&self) -> Option<SocketAddr> {
         self.addr
     }
 
@@ -104,7 +108,7 @@ impl Door {
     /// Serves until `stop` resolves. Then it accepts no more, tells streams, lets requests finish for `grace`,
     /// cuts what is left and returns.
     pub async fn serve(self, stop: impl Future<Output = ()>, grace: Duration) -> Result<(), ServeError> {
-        let Self { listener, addr, router, limits, metrics, stopping } = self;
+        let Self { listeners, router, limits, metrics, stopping, .. } = self;
         let room = Arc::new(Semaphore::new(limits.connections));
         let http = http(&limits);
         let mut connections = JoinSet::new();
@@ -115,23 +119,32 @@ impl Door {
                 () = &mut stop => break Ok(()),
                 // Finished connections leave the set as they end, not only when it is drained.
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-                accepted = accept(&listener, &room) => accepted,
+                accepted = accept(&listeners, &room) => accepted,
             };
             match accepted {
                 Ok((stream, permit)) => {
                     let service = TowerToHyperService::new(router.clone());
-                    let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
                     let held = (permit, metrics.connection());
-                    connections.spawn(finish(connection, stopping.subscribe(), held));
+                    let told = stopping.subscribe();
+                    match stream {
+                        Accepted::Tcp(stream) => {
+                            let stream = http.serve_connection(TokioIo::new(stream), service);
+                            connections.spawn(finish(stream.with_upgrades(), told, held));
+                        }
+                        Accepted::Unix(stream) => {
+                            let stream = http.serve_connection(TokioIo::new(stream), service);
+                            connections.spawn(finish(stream.with_upgrades(), told, held));
+                        }
+                    }
                 }
                 Err(error) if passes(&error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
-                Err(source) => break Err(ServeError::Accept { addr, source }),
+                Err(source) => break Err(ServeError::Accept(source)),
             }
         };
-        drop(listener);
+        drop(listeners);
         stopping.send_replace(true);
         drain(connections, grace).await;
         result
@@ -152,14 +165,11 @@ fn http(limits: &Limits) -> http1::Builder {
 
 /// Waits for room first, so that connections over the limit stay with the kernel.
 async fn accept(
-    listener: &TcpListener,
+    listeners: &Listeners,
     room: &Arc<Semaphore>,
-) -> Result<(TcpStream, OwnedSemaphorePermit), io::Error> {
+) -> Result<(Accepted, OwnedSemaphorePermit), io::Error> {
     let permit = room.clone().acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    // A frame should leave when it is written, not when the next one comes.
-    stream.set_nodelay(true)?;
-    Ok((stream, permit))
+    Ok((listeners.accept().await?, permit))
 }
 
 /// Errors of one connection, or of a moment; the listener itself is fine.
@@ -170,13 +180,15 @@ fn passes(error: &io::Error) -> bool {
     )
 }
 
-type Connection = http1::UpgradeableConnection<TokioIo<TcpStream>, TowerToHyperService<Router>>;
+type Connection<S> = http1::UpgradeableConnection<TokioIo<S>, TowerToHyperService<Router>>;
 
-async fn finish(
-    connection: Connection,
+async fn finish<S>(
+    connection: Connection<S>,
     mut stopping: watch::Receiver<bool>,
     held: (OwnedSemaphorePermit, Counted),
-) {
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let mut connection = pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,

@@ -16,14 +16,15 @@ pub(crate) const fn status(code: Code) -> StatusCode {
             StatusCode::BAD_REQUEST
         }
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
-        Code::Forbidden => StatusCode::FORBIDDEN,
+        Code::Forbidden | Code::CommandRefused => StatusCode::FORBIDDEN,
         Code::NotFound
         | Code::SessionNotFound
         | Code::AgentNotFound
         | Code::CredentialNotFound
         | Code::KeyNotFound
         | Code::PermissionNotFound
-        | Code::FileNotFound => StatusCode::NOT_FOUND,
+        | Code::FileNotFound
+        | Code::ContainerNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::Busy | Code::IdReused | Code::Conflict | Code::NotRunning => StatusCode::CONFLICT,
         Code::SessionEnded | Code::CursorExpired => StatusCode::GONE,
@@ -33,6 +34,11 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         Code::QueueFull | Code::QuotaExceeded | Code::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         Code::AgentFailed | Code::SandboxFailed | Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::CapacityReached | Code::ShuttingDown | Code::Fenced => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unreachable
+        | Code::AuthRefused
+        | Code::HostKeyUnknown
+        | Code::HostKeyWrong
+        | Code::RemoteFailed => StatusCode::BAD_GATEWAY,
         Code::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         Code::StorageFull => StatusCode::INSUFFICIENT_STORAGE,
     }

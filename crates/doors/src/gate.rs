@@ -6,6 +6,7 @@
 use crate::{
     fault::{self, Refusal},
     host::Hosts,
+    mcp,
     metrics::{Metrics, Seen},
     rest::table::{self, Call, Needs, Pace},
 };
@@ -99,9 +100,11 @@ const UNMATCHED: &str = "unmatched";
 
 impl Gate {
     async fn timed(&self, request: Request, next: Next, call: Option<&'static Call>) -> Response {
-        let limit = match call.map(|call| call.pace) {
-            Some(Pace::Upload) => self.archive_time,
-            Some(Pace::Quick) | None => self.request_time,
+        let limit = match (call.map(|call| call.pace), request.uri().path()) {
+            (Some(Pace::Upload), _) => self.archive_time,
+            // A tool's answer begins when its command has ended, or when there is something to tell of it.
+            (None, mcp::PATH) => mcp::CALL_TIME,
+            (Some(Pace::Quick) | None, _) => self.request_time,
         };
         let guarded = AssertUnwindSafe(self.checked(request, next, call)).catch_unwind();
         match tokio::time::timeout(limit, guarded).await {

@@ -5,7 +5,7 @@
 //! SQL nor how processes are started.
 //!
 //! [`rest`](mod@rest) holds the calls and the one table that lists them; `gate` is what every request passes;
-//! `rpc` is JSON-RPC over a WebSocket; `stream` turns events into frames; `door` is the listener with its limits and its way to stop.
+//! `rpc` is JSON-RPC over a WebSocket; `mcp` is shells as tools; `stream` turns events into frames; `door` is the listener with its limits and its way to stop.
 
 mod answer;
 mod docs;
@@ -15,6 +15,8 @@ mod gate;
 mod host;
 mod intake;
 mod json;
+mod listen;
+mod mcp;
 mod metrics;
 mod openapi;
 mod options;

@@ -6,8 +6,11 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 /// Everything a REST door needs besides the sessions.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Port 0 takes a free one; [`crate::Door::addr`] says which.
-    pub listen: SocketAddr,
+    /// Port 0 takes a free one; [`crate::Door::addr`] says which. Without one only the socket is listened on.
+    pub listen: Option<SocketAddr>,
+    /// A Unix socket for the server's own user, in a folder that is nobody else's. What is at the path is replaced:
+    /// whoever has the data folder has it.
+    pub socket: Option<PathBuf>,
     pub docs: DocsPage,
     /// Names a `Host` header may hold besides the loopback ones and the bound address, without a port.
     /// Only looked at while the door is bound to a loopback address.
@@ -18,9 +21,10 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn new(listen: SocketAddr, uploads: impl Into<PathBuf>) -> Self {
+    pub fn new(listen: Option<SocketAddr>, uploads: impl Into<PathBuf>) -> Self {
         Self {
             listen,
+            socket: None,
             docs: DocsPage::Served,
             hosts: Vec::new(),
             uploads: uploads.into(),

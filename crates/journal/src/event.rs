@@ -3,7 +3,7 @@
 
 use crate::rows::{SessionState, TurnRow};
 use bytes::Bytes;
-use protocol::{Actor, Body, BodyError, Event, EventKind, Seq, SessionId, Timestamp};
+use protocol::{Actor, Body, BodyError, Event, EventKind, Seq, SessionId, Timestamp, UsageSums};
 use std::{borrow::Cow, sync::OnceLock};
 
 /// An event on its way in. The body is encoded (and redacted) by the caller.
@@ -21,6 +21,8 @@ pub struct Append {
     pub events: Vec<NewEvent>,
     pub state: Option<SessionState>,
     pub turns: Vec<TurnRow>,
+    /// What turns that end in it have used; added to the tenant's sums.
+    pub used: UsageSums,
 }
 
 /// A stored event with its body as text.

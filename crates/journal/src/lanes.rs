@@ -49,6 +49,7 @@ pub(crate) struct Added {
     pub(crate) records: Vec<Record>,
     pub(crate) state: Option<SessionState>,
     pub(crate) turns: Vec<TurnRow>,
+    pub(crate) used: protocol::UsageSums,
     pub(crate) head: Head,
     /// What it weighs in a share and in `pending_bytes`.
     pub(crate) weight: usize,
@@ -432,6 +433,7 @@ mod tests {
             records: vec![record],
             state: None,
             turns: vec![],
+            used: protocol::UsageSums::default(),
             head: Head { seq: 1, hash: [0; 32], at: Timestamp::default() },
             weight,
         }))

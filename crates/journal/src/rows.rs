@@ -2,7 +2,7 @@
 
 use protocol::{
     Agent, AgentName, Alias, ApiKey, Credential, ForkPoint, PlaceKind, Seq, SessionId, SessionKind, Status,
-    Tenant, Timestamp, TurnId,
+    Tenant, Timestamp, TurnId, UsageSums,
 };
 
 /// What a session's row holds that never changes.
@@ -35,6 +35,8 @@ pub struct SessionState {
     pub live: bool,
     /// The session room's own JSON: the agent's session id, the output cursor, settings.
     pub memo: String,
+    /// What its turns have used.
+    pub usage: UsageSums,
 }
 
 impl SessionState {
@@ -48,6 +50,7 @@ impl SessionState {
             last_active_at: created_at,
             live: false,
             memo: "{}".to_owned(),
+            usage: UsageSums::default(),
         }
     }
 }
@@ -99,6 +102,8 @@ pub struct TenantUsage {
     pub sessions: u64,
     pub events: u64,
     pub bytes: u64,
+    /// Of all turns ever, those of removed sessions too.
+    pub used: UsageSums,
 }
 
 #[derive(Debug, Clone)]

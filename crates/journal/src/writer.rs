@@ -99,9 +99,9 @@ impl Writer {
             }
             records.push(record);
         }
-        let (state, turns) = (append.state, append.turns);
+        let (state, turns, used) = (append.state, append.turns, append.used);
         let new = self.new.take();
-        let added = Added { new: new.clone(), records, state, turns, head, weight };
+        let added = Added { new: new.clone(), records, state, turns, used, head, weight };
         if let Err(error) = self.lanes.push(&self.lane, Entry::Add(Box::new(added))) {
             self.new = new;
             return Err(error);

@@ -131,6 +131,12 @@ async fn a_folder_of_the_first_schema_is_read_copied_and_upgraded() {
     journal.close().await;
     let db = rusqlite::Connection::open(store.database()).unwrap();
     db.execute_batch("DROP INDEX sessions_sandbox; DROP INDEX sessions_parent; DROP TABLE sandboxes; PRAGMA user_version = 1").unwrap();
+    db.execute_batch("ALTER TABLE sessions DROP COLUMN usage").unwrap();
+    for sum in
+        ["turns", "untold_turns", "input", "output", "cached_read", "cached_write", "thought", "cost_micros"]
+    {
+        db.execute_batch(&format!("ALTER TABLE tenants DROP COLUMN used_{sum}")).unwrap();
+    }
     drop(db);
     assert!(store.verify().is_whole());
     assert!(snapshots_in(store.path()).unwrap().is_empty());

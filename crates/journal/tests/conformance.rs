@@ -57,6 +57,7 @@ suites!([
     live_sessions_are_found,
     turns_are_found_by_client_id_and_while_open,
     usage_counts_what_is_there,
+    what_turns_used_is_added_up,
     followers_replay_and_tail,
     forks_share_their_parents_events,
     followers_of_nothing_are_told,
@@ -135,6 +136,7 @@ async fn a_row_shows_its_state_with_its_events(home: &dyn Home) {
         status_reason: Some("why".to_owned()),
         name: Some("n".to_owned()),
         memo: r#"{"cursor":7}"#.to_owned(),
+        usage: UsageSums { turns: 2, cost_usd: Usd::from_micros(123_456), ..UsageSums::default() },
         ..state(Status::Error, true)
     };
     writer.append(Append { state: Some(state.clone()), ..notes(2..=2) }).unwrap();
@@ -391,10 +393,41 @@ async fn usage_counts_what_is_there(home: &dyn Home) {
         journal.read(two.session(), 0, 10).await.unwrap().events.iter().map(|event| event.body.len()).sum();
     one.remove(Actor::System, Timestamp::default()).await.unwrap();
     let usage = journal.tenant_usage(&tenant).await.unwrap();
-    assert_eq!(usage, TenantUsage { sessions: 1, events: 2, bytes: bytes as u64 });
+    assert_eq!(
+        usage,
+        TenantUsage { sessions: 1, events: 2, bytes: bytes as u64, used: UsageSums::default() }
+    );
     let figures = journal.figures();
     assert_eq!(figures.events, 5);
     assert!(figures.commits >= 3);
+}
+
+/// What turns used is the tenant's for good, and exact: also when it is more than a column holds.
+async fn what_turns_used_is_added_up(home: &dyn Home) {
+    let journal = home.open();
+    let tenant = Tenant::default_tenant();
+    let used =
+        UsageSums { turns: 1, input_tokens: 10, cost_usd: Usd::from_micros(7), ..UsageSums::default() };
+    let (mut one, mut two) = (session_with(&journal, 1).await, session_with(&journal, 1).await);
+    for _ in 0..3 {
+        one.append(Append { used, ..notes(2..=2) }).unwrap();
+    }
+    two.append(Append { used, ..notes(2..=2) }).unwrap();
+    settled(&one).await;
+    settled(&two).await;
+    one.remove(Actor::System, Timestamp::default()).await.unwrap();
+    let sums =
+        UsageSums { turns: 4, input_tokens: 40, cost_usd: Usd::from_micros(28), ..UsageSums::default() };
+    assert_eq!(journal.tenant_usage(&tenant).await.unwrap().used, sums);
+    for _ in 0..2 {
+        let used = UsageSums { input_tokens: UsageSums::MOST, ..UsageSums::default() };
+        two.append(Append { used, ..notes(3..=3) }).unwrap();
+    }
+    settled(&two).await;
+    let expected = UsageSums { input_tokens: UsageSums::MOST, ..sums };
+    assert_eq!(journal.tenant_usage(&tenant).await.unwrap().used, expected);
+    journal.close().await;
+    assert_eq!(home.open().tenant_usage(&tenant).await.unwrap().used, expected);
 }
 
 async fn followers_replay_and_tail(home: &dyn Home) {

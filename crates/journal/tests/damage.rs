@@ -99,7 +99,7 @@ async fn a_newer_schema_is_refused_with_the_version_it_needs() {
         .unwrap();
     drop(db);
     let error = refused(&store);
-    assert!(matches!(error, OpenError::Newer { found: 9, supported: 2, .. }));
+    assert!(matches!(error, OpenError::Newer { found: 9, supported: 3, .. }));
     assert!(error.to_string().contains("use outlast 4.5.6 or newer"), "{error}");
     assert!(matches!(verify(store.path(), None, &mut |_| {}), Err(OpenError::Newer { .. })));
 }

@@ -13,6 +13,8 @@ use rustix::{
 /// Output that may wait for a server: more than the longest line that it has to see whole before it can
 /// acknowledge anything (32 MiB).
 pub const OUTPUT_BYTES: u64 = 34 * 1024 * 1024;
+/// The same of a shell's command, whose server acknowledges nothing before its end unless there is very much.
+pub(crate) const COMMAND_OUTPUT_BYTES: u64 = 96 * 1024 * 1024;
 /// Input that may wait for a process that does not read: a longest line, and the next one's beginning.
 pub const INPUT_BYTES: u64 = 34 * 1024 * 1024;
 
@@ -48,8 +50,8 @@ pub(crate) enum Due {
 }
 
 impl Output {
-    pub(crate) fn new(fd: u32, pipe: OwnedFd) -> Self {
-        let spool = Spool::new(OUTPUT_BYTES);
+    pub(crate) fn new(fd: u32, pipe: OwnedFd, limit: u64) -> Self {
+        let spool = Spool::new(limit);
         Self { fd, pipe: Some(pipe), spool, held: Vec::new(), feed: None, watched: false, cut: None }
     }
 

@@ -3,7 +3,10 @@
 //! Both are single frames in the encoding of [`crate::wire`]. The token is not among them: the keeper reads it from
 //! its folder once the sandbox stands, so that nothing inside ever shared memory with it.
 
-use crate::codec::{Blob, choice, record, word};
+use crate::{
+    codec::{Blob, choice, record, word},
+    wire::Token,
+};
 
 /// The names within a keeper's folder.
 pub const SOCKET: &str = "socket";
@@ -88,6 +91,14 @@ record! {
     pub struct HostRule {
         pub host: String,
         pub port: Option<u16>,
+    }
+}
+
+record! {
+    /// A keeper to start on another machine, in a folder that is not there yet.
+    pub struct Lodging {
+        pub token: Token,
+        pub config: Config,
     }
 }
 

@@ -5,7 +5,8 @@
 //! lives outside the sandbox's namespaces and cgroup. It spools what processes write until a server has recorded it,
 //! takes input once by its number, freezes and kills whole trees, and carries the sandbox's way out. It must not know
 //! of journals, sessions or agents, and it has no runtime, no logger and no parser of anything but its own frames
-//! and the head of a proxied request.
+//! and the head of a proxied request. The same program, uploaded, is both ends of a connection to a keeper on another
+//! machine ([`roles`]).
 
 pub mod cgroup;
 mod channel;
@@ -17,6 +18,7 @@ mod launch;
 mod line;
 mod poller;
 mod process;
+pub mod roles;
 mod sandbox;
 mod shell;
 mod spool;
@@ -26,4 +28,4 @@ mod tree;
 pub mod wire;
 
 pub use channel::{INPUT_BYTES, OUTPUT_BYTES};
-pub use start::{Failure, main as start};
+pub use start::Failure;

@@ -2,7 +2,7 @@
 
 use crate::{
     cgroup::Group,
-    channel::{Input, Output},
+    channel::{Input, OUTPUT_BYTES, Output},
     launch::Launched,
     shell::Shell,
     tree::{self, Of},
@@ -81,7 +81,7 @@ impl Process {
         for (fd, flow, end) in launched.ends {
             match flow {
                 Flow::In => inputs.push(Input::new(fd, end)),
-                Flow::Out => outputs.push(Output::new(fd, end)),
+                Flow::Out => outputs.push(Output::new(fd, end, OUTPUT_BYTES)),
                 // A shell's line is the shell's.
                 Flow::Null | Flow::Line => {}
             }

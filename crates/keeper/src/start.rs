@@ -36,7 +36,7 @@ impl Failure {
         Self { what: what.into(), fix: fix.into() }
     }
 
-    fn system(what: &str, error: impl std::fmt::Display) -> Self {
+    pub(crate) fn system(what: &str, error: impl std::fmt::Display) -> Self {
         Self::new(
             format!("{what}: {error}"),
             "look at the message; the keeper needs a working /proc and /dev",
@@ -44,8 +44,8 @@ impl Failure {
     }
 }
 
-/// The whole life of the program. Returns its exit code.
-pub fn main() -> i32 {
+/// The whole life of a keeper that is told on standard input what to do. Returns its exit code.
+pub(crate) fn main() -> i32 {
     let (input, output) = (std::io::stdin(), std::io::stdout());
     let config = match read_config(input.lock()) {
         Ok(config) => config,
@@ -95,7 +95,7 @@ fn read_config(input: impl Read) -> Result<Config, Failure> {
     wire::read(body).map_err(|_| by_hand())
 }
 
-fn report(mut output: impl Write, outcome: Result<(), &Failure>) -> i32 {
+pub(crate) fn report(mut output: impl Write, outcome: Result<(), &Failure>) -> i32 {
     let started = match outcome {
         Ok(()) => Started::Ready { pid: std::process::id() },
         Err(failure) => Started::Failed { what: failure.what.clone(), fix: failure.fix.clone() },
@@ -106,7 +106,7 @@ fn report(mut output: impl Write, outcome: Result<(), &Failure>) -> i32 {
     i32::from(outcome.is_err() || !told)
 }
 
-fn prepare(config: Config) -> Result<Keeper, Failure> {
+pub(crate) fn prepare(config: Config) -> Result<Keeper, Failure> {
     let failed = |what| move |error: Errno| Failure::system(what, error);
     rustix::process::setsid().map_err(failed("cannot leave the session"))?;
     rustix::process::chdir("/").map_err(failed("cannot leave the folder"))?;
@@ -219,7 +219,7 @@ fn read_token(folder: BorrowedFd<'_>) -> Result<wire::Token, Failure> {
 }
 
 /// Lets go of the caller's pipes; standard error stays, for a log that the caller may have given.
-fn quiet() -> Result<(), Errno> {
+pub(crate) fn quiet() -> Result<(), Errno> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     sys::replace_standard(null.as_fd())
 }

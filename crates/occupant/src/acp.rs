@@ -21,10 +21,11 @@ mod terms;
 mod turn;
 mod verdict;
 mod watch;
+mod ways;
 
 pub use asks::{Ask, AskId, Done, Terminal, TerminalExit};
 pub use saved::Saved;
-pub use terms::{Before, PlaceOffers, Spent, Terms, TurnLimits};
+pub use terms::{Before, PlaceOffers, Spent, Terms, TurnLimits, Whose};
 
 use crate::{Cx, Redactor, Said};
 use handshake::Opening;
@@ -77,6 +78,8 @@ pub struct Acp {
     meter: watch::Meter,
     /// Where the transcript is that the next prompt must point at.
     transcript: Option<String>,
+    /// The next prompt must bring the session's instructions.
+    instruct: bool,
     /// Requests sent without an event of their own.
     calls: u32,
     /// The beginning of a line whose end has not come yet.
@@ -109,6 +112,7 @@ impl Acp {
             notices: Notices::default(),
             meter: watch::Meter::default(),
             transcript: None,
+            instruct: false,
             calls: 0,
             partial: Vec::new(),
             handled: 0,

@@ -15,7 +15,7 @@ mod transcript;
 
 pub use acp::{
     Acp, Ask, AskId, Before, Begin, Done, PlaceOffers, Saved, Spent, Terminal, TerminalExit, Terms,
-    TurnLimits,
+    TurnLimits, Whose,
 };
 pub use cx::{Cx, Drained, Effect, Said};
 pub use redact::Redactor;

@@ -385,7 +385,7 @@ mod tests {
         for (flags, how, recalled) in [
             (&[][..], How::Resumed, "the milk"),
             (&["--no-resume"], How::Loaded, "the milk"),
-            (&["--forgetful"], How::Resumed, "(nothing)"),
+            (&["--forgetful", "--no-list"], How::Resumed, "(nothing)"),
             (&["--forgetful", "--no-resume"], How::Loaded, "(nothing)"),
             (&["--no-resume", "--no-load"], How::Fresh, "(nothing)"),
         ] {

@@ -7,10 +7,11 @@
 //! stopped from here, whatever its version; that another version answers is said.
 
 use crate::{
+    commands::mcp::Address,
     config::{Config, DEFAULT_LISTEN, own_path},
     exit::Failure,
     reach,
-    running::Running,
+    running::{self, Running},
 };
 use client::{Client, Patience};
 use rustix::fs::{FlockOperation, flock};
@@ -94,6 +95,18 @@ impl Server {
     /// A client for where the server was last seen.
     pub(crate) fn client(&self) -> Client {
         self.known().client.clone()
+    }
+
+    /// Where a bridge connects to the server that was last seen, and with which key.
+    pub(crate) fn door(&self) -> Result<(Address, String), Failure> {
+        let known = self.known().clone();
+        let running = Running::read(&self.config.data).filter(|_| known.origin != Origin::Given);
+        let url = running.as_ref().map_or(known.client.url(), |running| running.url.as_str());
+        let key = reach::key(&self.config, url)?;
+        match running.as_ref().and_then(|running| running.socket.clone()) {
+            Some(socket) => Ok((Address::Socket(socket), key)),
+            None => Ok((Address::of(url)?, key)),
+        }
     }
 
     /// A sentence about a server of another version.
@@ -231,11 +244,12 @@ fn spawn(config: &Config) -> Result<Child, Failure> {
         let file = std::path::absolute(file).map_err(|error| about(file, "has no path", &error))?;
         command.arg("--config").arg(file);
     }
-    // The usual port may belong to another data folder's server; clients read the port from the folder.
-    let taken = |error: io::Error| error.kind() == io::ErrorKind::AddrInUse;
-    if config.server.listen == DEFAULT_LISTEN && std::net::TcpListener::bind(DEFAULT_LISTEN).is_err_and(taken)
-    {
-        command.arg("--listen").arg("127.0.0.1:0");
+    // A port that the operator named is listened on too; without one the socket is enough.
+    if config.server.listen.is_none_or(|listen| listen == DEFAULT_LISTEN) {
+        match running::socket_path(&data) {
+            Some(_) => command.arg("--socket-only"),
+            None => command.arg("--listen").arg("127.0.0.1:0"),
+        };
     }
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     tokio::process::Command::from(command)

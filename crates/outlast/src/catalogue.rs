@@ -62,6 +62,9 @@ struct Ours {
     hosts: Vec<String>,
     /// The `authenticate` method for those variables.
     auth: Option<String>,
+    /// Which of its own ways back to a conversation it can be trusted with.
+    #[serde(default)]
+    resume: protocol::WaysBack,
 }
 
 /// A file of the folder.
@@ -121,6 +124,7 @@ impl Entry {
             description: Some(self.description.clone()),
             mcp: protocol::McpDelivery::default(),
             auth: ours.auth.clone(),
+            resume: ours.resume,
             policy: protocol::Policy::default(),
         };
         let toml = toml::to_string(&manifest).unwrap_or_default();
@@ -143,6 +147,7 @@ pub(crate) fn custom(command: &str, args: &[String]) -> Vec<Written> {
         description: None,
         mcp: protocol::McpDelivery::default(),
         auth: None,
+        resume: protocol::WaysBack::default(),
         policy: protocol::Policy::default(),
     };
     let text = toml::to_string(&manifest).unwrap_or_default();

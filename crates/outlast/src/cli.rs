@@ -62,6 +62,11 @@ pub(crate) enum Command {
     Show {
         session: String,
     },
+    /// Show what turns have used: tokens and cost, as far as agents said
+    Usage {
+        /// One session's; all of the tenant's unless named
+        session: Option<String>,
+    },
     Logs(Logs),
     Watch(Watch),
     /// Pause sessions: their processes stop, the next message brings them back
@@ -92,6 +97,7 @@ pub(crate) enum Command {
     },
     Answer(Answer),
     Acp(Acp),
+    Mcp(Mcp),
     /// Look into a session's workspace, and change it
     Files {
         #[command(subcommand)]
@@ -169,6 +175,9 @@ pub(crate) struct Serve {
     /// Leave the terminal: how a bridge starts a server
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
+    /// Listen on the Unix socket in the data folder only
+    #[arg(long, conflicts_with = "listen")]
+    pub(crate) socket_only: bool,
 }
 
 /// Talk to an agent
@@ -346,6 +355,38 @@ pub(crate) struct Acp {
     /// Where new sessions run: host (this machine, nothing is contained) or sandbox
     #[arg(long, value_name = "PLACE", default_value = "host")]
     pub(crate) place: protocol::PlaceKind,
+}
+
+/// Serve shells to agents as MCP tools, on stdin and stdout
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+An agent or an editor that speaks the Model Context Protocol starts this command. Its shells live on the server of \
+the data folder, which is started in the background when none runs: they and their commands go on when the agent \
+leaves, and are found again with session_list.
+
+By default shells run on this machine as you, with your environment, in the folder that this command is started in; \
+nothing is contained. `--place project` lets them write below that folder and /tmp only, `--place sandbox` shows them \
+nothing of this machine's files.
+
+Examples:
+  outlast mcp
+  outlast mcp --place project")]
+pub(crate) struct Mcp {
+    /// The widest place that shells are opened in, and the one when the agent names none
+    #[arg(long, value_name = "PLACE", default_value = "host")]
+    pub(crate) place: LocalPlace,
+}
+
+/// How much of this machine a shell sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LocalPlace {
+    /// Private files only
+    Sandbox,
+    /// Everything to read, the folder and /tmp to write
+    Project,
+    /// All that you may do
+    Host,
 }
 
 #[derive(Debug, Subcommand)]
@@ -592,6 +633,7 @@ mod tests {
             &["agent"],
             &["files"],
             &["acp"],
+            &["mcp"],
             &["credential", "add"],
         ] {
             let name = format!("help{}", path.iter().map(|word| format!("-{word}")).collect::<String>());

@@ -81,7 +81,8 @@ pub(crate) struct Config {
 /// What `serve` was told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerConfig {
-    pub(crate) listen: SocketAddr,
+    /// None: only the Unix socket in the data folder.
+    pub(crate) listen: Option<SocketAddr>,
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
     pub(crate) grace: Duration,
@@ -235,6 +236,11 @@ impl Environment {
         self.raw(name).map(PathBuf::from)
     }
 
+    /// Every variable that is text.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)))
+    }
+
     /// A variable's text, for what a person named on the command line.
     pub(crate) fn text(&self, name: &str) -> Result<Option<String>, Failure> {
         match self.raw(name).map(OsStr::to_str) {
@@ -323,7 +329,7 @@ impl ServerConfig {
             }
         }
         Ok(Self {
-            listen: listen.unwrap_or(DEFAULT_LISTEN),
+            listen: (!flags.socket_only).then_some(listen.unwrap_or(DEFAULT_LISTEN)),
             log_format: log_format.unwrap_or_default(),
             log: log.unwrap_or_else(|| "info".to_owned()),
             grace: grace.map_or(DEFAULT_GRACE, Duration::from_secs),
@@ -420,7 +426,7 @@ mod tests {
             let flags = Serve { listen: flag.map(|text| text.parse().unwrap()), ..Serve::default() };
             let env: Vec<_> = env.map(|text| ("OUTLAST_LISTEN", text)).into_iter().collect();
             let config = resolve(data.path(), &flags, &env).unwrap();
-            assert_eq!(config.server.listen.to_string(), want, "{flag:?} {env:?} {file:?}");
+            assert_eq!(config.server.listen.unwrap().to_string(), want, "{flag:?} {env:?} {file:?}");
         }
     }
 

@@ -43,6 +43,8 @@ word run one after another in one turn.
   mcp               the names of the MCP servers that the session was given
   model             the current model, mode and thought level
   think TEXT        TEXT as a thought, then text
+  cost CENTS        tells that the process has cost so many cents more
+  blocks            the text of every block of the prompt
 
 Anything else is answered, word by word, with a friendly reply that quotes it. Every turn reports its usage.
 What a session remembers is in $HOME/.demo-agent/SESSION.json.
@@ -53,7 +55,9 @@ Flags, for faults:
   --junk-first   a banner on stdout before the first answer
   --no-resume    does not offer session/resume
   --no-load      does not offer session/load
-  --forgetful    answers session/resume and session/load with success, and has forgotten everything
+  --no-list      does not offer session/list
+  --no-fork      does not offer session/fork
+  --forgetful    answers session/resume, session/load and session/fork with success, and has forgotten everything
   --help         this text
 ";
 
@@ -94,6 +98,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
         out: BufWriter::with_capacity(64 * 1024, io::stdout()),
         sessions: HashMap::new(),
         requests: 0,
+        cents: 0,
     };
     match agent.serve() {
         Ok(code) => code,
@@ -110,6 +115,8 @@ struct Flags {
     junk_first: bool,
     no_resume: bool,
     no_load: bool,
+    no_list: bool,
+    no_fork: bool,
     forgetful: bool,
 }
 
@@ -128,6 +135,8 @@ impl Flags {
                 "--junk-first" => flags.junk_first = true,
                 "--no-resume" => flags.no_resume = true,
                 "--no-load" => flags.no_load = true,
+                "--no-list" => flags.no_list = true,
+                "--no-fork" => flags.no_fork = true,
                 "--forgetful" => flags.forgetful = true,
                 other => return Err(format!("{other:?} is not a flag of the demo agent")),
             }
@@ -154,6 +163,8 @@ struct Agent {
     sessions: HashMap<String, Session>,
     /// Requests of our own.
     requests: u64,
+    /// Told as cost so far.
+    cents: u64,
 }
 
 #[derive(Default, Clone)]
@@ -217,6 +228,8 @@ impl Agent {
             "session/new" => Ok(self.new_session(params)),
             "session/load" if !self.flags.no_load => self.load(params)?,
             "session/resume" if !self.flags.no_resume => self.bring_back(params),
+            "session/list" if !self.flags.no_list => Ok(self.list()),
+            "session/fork" if !self.flags.no_fork => self.fork(params),
             "session/set_mode" => self.set(params, "mode", &params["modeId"]),
             "session/set_config_option" => {
                 let option = params["configId"].as_str().unwrap_or_default().to_owned();
@@ -245,8 +258,11 @@ impl Agent {
 
     fn initialize(&self) -> Value {
         let mut sessions = json!({});
-        if !self.flags.no_resume {
-            sessions["resume"] = json!({});
+        let Flags { no_resume, no_list, no_fork, .. } = self.flags;
+        for (name, missing) in [("resume", no_resume), ("list", no_list), ("fork", no_fork)] {
+            if !missing {
+                sessions[name] = json!({});
+            }
         }
         json!({
             "protocolVersion": 1,
@@ -262,15 +278,39 @@ impl Agent {
     }
 
     fn new_session(&mut self, params: &Value) -> Value {
+        self.open(Session::given(params))
+    }
+
+    fn open(&mut self, session: Session) -> Value {
         // The seed of a hash map is random enough for an id that only this folder knows.
         let random = || std::hash::RandomState::new().build_hasher().finish();
         let id = format!("demo-{:016x}{:016x}", random(), random());
-        let session = Session::given(params);
         session.save(&id);
         let mut answer = session.settings();
         answer["sessionId"] = json!(id);
         self.sessions.insert(id, session);
         answer
+    }
+
+    /// A session of its own, that begins as another one is now.
+    fn fork(&mut self, params: &Value) -> Result<Value, Refusal> {
+        self.bring_back(params)?;
+        let parent = params["sessionId"].as_str().unwrap_or_default();
+        let session = self.sessions.remove(parent).unwrap_or_default();
+        Ok(self.open(session))
+    }
+
+    /// Every session that was saved; a forgetful agent has none.
+    fn list(&self) -> Value {
+        let folder = Session::path("x").and_then(|path| Some(path.parent()?.to_owned()));
+        let saved =
+            folder.filter(|_| !self.flags.forgetful).and_then(|folder| std::fs::read_dir(folder).ok());
+        let files = saved.into_iter().flatten().flatten().map(|file| file.path());
+        let sessions: Vec<Value> = files
+            .filter(|path| path.extension().is_some_and(|ending| ending == "json"))
+            .filter_map(|path| Some(json!({"sessionId": path.file_stem()?.to_str()?, "cwd": "/"})))
+            .collect();
+        json!({"sessions": sessions})
     }
 
     fn load(&mut self, params: &Value) -> io::Result<Result<Value, Refusal>> {
@@ -338,7 +378,8 @@ impl Agent {
         };
         state.keep_prompt(text);
         state.save(&session);
-        let mut turn = Turn { agent: self, session: &session, written: 0 };
+        let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+        let mut turn = Turn { agent: self, session: &session, blocks: texts.join("|"), written: 0 };
         let stopped = turn.script(text);
         let written = turn.written;
         let reason = match stopped {
@@ -466,6 +507,8 @@ fn variable(name: &str) -> Option<String> {
 struct Turn<'a> {
     agent: &'a mut Agent,
     session: &'a str,
+    /// The text of the whole prompt.
+    blocks: String,
     /// Bytes of text so far.
     written: usize,
 }
@@ -515,10 +558,23 @@ impl Turn<'_> {
                 self.chunk("agent_thought_chunk", rest)?;
                 self.say("I have thought about it.")?;
             }
+            ("blocks", _) => self.say(&self.blocks.clone())?,
+            ("cost", Some(cents)) => self.cost(cents)?,
             ("remember" | "recall" | "mcp" | "model", _) => self.about_session(word, rest)?,
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Agents tell the sum over their process's life.
+    fn cost(&mut self, cents: u64) -> Result<(), Stop> {
+        self.agent.cents += cents;
+        let cost = json!({"amount": self.agent.cents as f64 / 100.0, "currency": "USD"});
+        self.agent.update(
+            self.session,
+            &json!({"sessionUpdate": "usage_update", "used": 1, "size": 100, "cost": cost}),
+        )?;
+        self.say("That was not cheap.")
     }
 
     fn about_session(&mut self, word: &str, rest: &str) -> Result<(), Stop> {

@@ -20,7 +20,7 @@ mod update;
 
 use clap::{CommandFactory as _, Parser as _, error::ErrorKind};
 use cli::{Cli, Command};
-use commands::{Asking, acp, doctor, serve, sessions::Verb};
+use commands::{Asking, acp, doctor, mcp, serve, sessions::Verb};
 use config::{Config, Environment};
 use exit::{Exit, Failure};
 use std::process::ExitCode;
@@ -91,6 +91,7 @@ async fn dispatch(command: &Command, config: &Config, term: &Term) -> Result<Exi
         Command::Run(asked) => asking()?.run(asked, &config.environment).await,
         Command::Ls(asked) => asking()?.ls(asked).await,
         Command::Show { session } => asking()?.show(session).await,
+        Command::Usage { session } => asking()?.usage(session.as_deref()).await,
         Command::Logs(asked) => asking()?.logs(asked).await,
         Command::Watch(asked) => asking()?.watch(asked).await,
         Command::Pause(asked) => asking()?.each(Verb::Pause, &asked.sessions).await,
@@ -103,6 +104,7 @@ async fn dispatch(command: &Command, config: &Config, term: &Term) -> Result<Exi
         Command::Rename { session, name } => asking()?.rename(session, name).await,
         Command::Answer(asked) => asking()?.answer(asked).await,
         Command::Acp(asked) => acp::acp(asked, config, term).await,
+        Command::Mcp(asked) => mcp::mcp(asked, config, term).await,
         Command::Files { command } => asking()?.files(command).await,
         Command::Agent { command } => asking()?.agent(command, &config.environment).await,
         Command::Credential { command } => asking()?.credential(command, &config.environment).await,

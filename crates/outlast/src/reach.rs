@@ -1,7 +1,7 @@
 //! From the configuration to a client, and from what a person typed to a session.
 
 use crate::{
-    config::Config,
+    config::{Config, DEFAULT_LISTEN},
     exit::Failure,
     running::{Running, reachable_url},
 };
@@ -22,11 +22,16 @@ pub(crate) fn client(config: &Config) -> Result<Client, Failure> {
 
 pub(crate) fn patient_client(config: &Config, patience: Patience) -> Result<Client, Failure> {
     let url = url(config);
-    let key = match &config.key {
-        Some(key) => key.reveal().to_owned(),
-        None => folder_key(config, &url)?,
-    };
+    let key = key(config, &url)?;
     Ok(Client::with_patience(&url, &key, patience)?)
+}
+
+/// The key given, else the data folder's own.
+pub(crate) fn key(config: &Config, url: &str) -> Result<String, Failure> {
+    match &config.key {
+        Some(key) => Ok(key.reveal().to_owned()),
+        None => folder_key(config, url),
+    }
 }
 
 /// The address given, else the running server's, else the one it would take.
@@ -35,7 +40,7 @@ pub(crate) fn url(config: &Config) -> String {
         .url
         .clone()
         .or_else(|| Running::read(&config.data).map(|running| running.url))
-        .unwrap_or_else(|| reachable_url(config.server.listen))
+        .unwrap_or_else(|| reachable_url(config.server.listen.unwrap_or(DEFAULT_LISTEN)))
 }
 
 /// The data folder's own key. It opens the server of that folder, so it is not sent to an address elsewhere
@@ -62,6 +67,9 @@ pub(crate) fn read_key(path: &Path) -> io::Result<String> {
 }
 
 fn is_this_machine(url: &str) -> bool {
+    if url.starts_with("unix:") {
+        return true;
+    }
     let Some((_, rest)) = url.split_once("://") else { return false };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if authority.contains('@') {
@@ -141,7 +149,9 @@ mod tests {
 
     #[test]
     fn a_folders_key_stays_on_this_machine() {
-        for here in ["http://127.0.0.1:1", "http://localhost/x", "https://[::1]:4100", "http://127.9.0.1"] {
+        for here in
+            ["unix:/s", "http://127.0.0.1:1", "http://localhost/x", "https://[::1]:4100", "http://127.9.0.1"]
+        {
             assert!(is_this_machine(here), "{here}");
         }
         for elsewhere in [

@@ -194,6 +194,7 @@ const fn of_start(how: How) -> &'static str {
     match how {
         How::New => "started",
         How::Resumed => "is back, with its conversation",
+        How::Forked => "has the conversation of its parent",
         How::Loaded => "is back, its conversation loaded",
         How::Transcript => "started anew, with a transcript of the conversation",
         How::Fresh => "started anew; it does not remember the conversation",

@@ -12,6 +12,9 @@ use std::{
 };
 
 const FILE_NAME: &str = "server.json";
+const SOCKET_NAME: &str = "server.sock";
+/// A socket's path has no room for more.
+const SOCKET_PATH_BYTES: usize = 107;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Running {
@@ -21,15 +24,31 @@ pub(crate) struct Running {
     /// A bridge started it, and it ends when nobody needs it.
     #[serde(default)]
     pub(crate) background: bool,
+    /// Its Unix socket, for bridges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+/// Where the server of a data folder has its socket; none when the folder's path is too long for one.
+pub(crate) fn socket_path(data: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(data).ok()?.join(SOCKET_NAME);
+    (path.as_os_str().len() <= SOCKET_PATH_BYTES).then_some(path)
+}
+
+/// A socket as an address for clients.
+pub(crate) fn socket_url(path: &Path) -> String {
+    format!("unix:{}", path.display())
 }
 
 impl Running {
-    pub(crate) fn here(addr: SocketAddr) -> Self {
+    /// This process, which listens there.
+    pub(crate) fn here(url: String, socket: Option<PathBuf>) -> Self {
         Self {
-            url: reachable_url(addr),
+            url,
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             background: false,
+            socket,
         }
     }
 
@@ -98,7 +117,7 @@ mod tests {
     #[test]
     fn the_file_is_there_while_the_server_is() {
         let data = tempfile::tempdir().unwrap();
-        let running = Running::here("127.0.0.1:4100".parse().unwrap());
+        let running = Running::here("http://127.0.0.1:4100".to_owned(), None);
         let announced = running.announce(data.path()).unwrap();
         assert_eq!(Running::read(data.path()), Some(running));
         let mode = fs::metadata(data.path().join(FILE_NAME)).unwrap().permissions().mode();
@@ -110,13 +129,19 @@ mod tests {
     #[test]
     fn a_successors_file_is_left_alone() {
         let data = tempfile::tempdir().unwrap();
-        let ours = Running::here("127.0.0.1:1".parse().unwrap());
+        let ours = Running::here("http://127.0.0.1:1".to_owned(), None);
         let announced = ours.announce(data.path()).unwrap();
         let theirs = Running { pid: ours.pid + 1, ..ours };
         let kept = theirs.announce(data.path()).unwrap();
         drop(announced);
         assert_eq!(Running::read(data.path()), Some(theirs));
         drop(kept);
+    }
+
+    #[test]
+    fn a_long_path_has_no_socket() {
+        assert_eq!(socket_path(Path::new("/data")), Some(PathBuf::from("/data/server.sock")));
+        assert_eq!(socket_path(&Path::new("/").join("x".repeat(100))), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod files;
 pub mod keeper;
 mod owner;
 mod process;
+pub mod remote;
 mod room;
 pub mod snapshot;
 mod terms;

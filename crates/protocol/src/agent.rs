@@ -28,8 +28,32 @@ pub struct AgentManifest {
     /// is called, unless the agent demands it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<String>,
+    /// Which of its own ways back to a conversation are used.
+    #[serde(default, skip_serializing_if = "WaysBack::is_any")]
+    pub resume: WaysBack,
     #[serde(default)]
     pub policy: Policy,
+}
+
+/// Which of an agent's own ways back to a conversation are used. Where none of them leads there, a transcript does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum WaysBack {
+    /// `session/resume` (for a fork, `session/fork` before it), then `session/load`.
+    #[default]
+    Any,
+    /// `session/load` alone, whose replay is compared: for an agent that says it resumed and did not.
+    Load,
+    /// None of them.
+    Transcript,
+}
+
+impl WaysBack {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_any(&self) -> bool {
+        *self == Self::Any
+    }
 }
 
 /// How MCP servers reach an agent.

@@ -71,6 +71,18 @@ codes! {
     Unsupported = "unsupported",
     /// The agent's process or its handshake failed.
     AgentFailed = "agent_failed",
+    /// A policy refuses the command; nothing of it was run.
+    CommandRefused = "command_refused",
+    /// The machine or the engine does not answer.
+    Unreachable = "unreachable",
+    /// The machine lets nobody in with what was given.
+    AuthRefused = "auth_refused",
+    HostKeyUnknown = "host_key_unknown",
+    /// The machine's key is not the one that is expected.
+    HostKeyWrong = "host_key_wrong",
+    ContainerNotFound = "container_not_found",
+    /// The other side refused or broke.
+    RemoteFailed = "remote_failed",
     /// The place could not be made.
     SandboxFailed = "sandbox_failed",
     /// The disk is full; nothing acknowledged is lost.

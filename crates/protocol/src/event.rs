@@ -238,6 +238,8 @@ pub enum How {
     Resumed,
     /// ACP `session/load`.
     Loaded,
+    /// ACP `session/fork`: it has the parent's conversation as its own.
+    Forked,
     /// Anew, with the conversation before as a transcript in its home and a pointer to it in the next prompt.
     Transcript,
     /// Anew: the conversation before is in the journal, and not in the agent's mind.

@@ -23,7 +23,7 @@ mod time;
 mod turn;
 mod verdict;
 
-pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers};
+pub use agent::{Agent, AgentManifest, McpDelivery, McpServer, McpServers, WaysBack};
 pub use content::{Content, ContentBlock};
 pub use error::{Code, ErrorBody, Fault};
 pub use event::{
@@ -51,5 +51,5 @@ pub use shell::{
     StreamReport, Transport,
 };
 pub use time::Timestamp;
-pub use turn::{Disposition, OnBusy, Outcome, Reason, Usage};
+pub use turn::{Disposition, OnBusy, Outcome, Reason, Stored, Usage, UsageReport, UsageSums};
 pub use verdict::{Rule, Usd, Verdict};

@@ -64,12 +64,30 @@ pub const MANIFEST_BYTES: usize = 1024 * 1024;
 pub const LIVE_SESSIONS: usize = 1_000;
 pub const TENANT_LIVE_SESSIONS: usize = 1_000;
 
+/// Shells open at once, and seconds after which one without a command is ended.
+pub const SHELL_SESSIONS: usize = 64;
+pub const SHELL_IDLE_SECS: u64 = 30 * 60;
+/// Seconds that a shell's command may take when nothing is said, and at most.
+pub const COMMAND_SECS: u64 = 120;
+pub const COMMAND_SECS_MOST: u64 = 3600;
+/// One command's text.
+pub const COMMAND_BYTES: usize = 8 * 1024 * 1024;
+
 /// Seconds an agent has to answer `initialize` and `session/new`.
 pub const HANDSHAKE_SECS: u64 = 60;
 /// Seconds a cancelled agent has before it is stopped.
 pub const CANCEL_GRACE_SECS: u64 = 10;
 /// Seconds a closed agent has before it is killed.
 pub const CLOSE_GRACE_SECS: u64 = 5;
+/// Of these, the milliseconds for which the end of its input is the only sign: agents save what they know then, and one
+/// that is told to terminate at the same time may not.
+pub const INPUT_END_GRACE_MS: u64 = 1_000;
+/// An agent that crashes is started again this often within the window; then it stays down until it is needed.
+pub const CRASH_RESTARTS: usize = 5;
+pub const CRASH_WINDOW_SECS: u64 = 600;
+/// Milliseconds before the first restart; each further one within the window waits twice as long, up to the most.
+pub const CRASH_BACKOFF_MS: u64 = 500;
+pub const CRASH_BACKOFF_MOST_MS: u64 = 30_000;
 /// Seconds a permission request stays open.
 pub const PERMISSION_SECS: u64 = 24 * 3600;
 /// Seconds after which an idle session is paused.
@@ -94,4 +112,6 @@ const _: () = {
     assert!(COMMIT_BYTES_PER_SESSION <= PENDING_BYTES);
     assert!(COMMIT_EVENTS_PER_SESSION >= PAGE_EVENTS);
     assert!(TENANT_LIVE_SESSIONS <= LIVE_SESSIONS);
+    assert!(INPUT_END_GRACE_MS < CLOSE_GRACE_SECS * 1000);
+    assert!(CRASH_BACKOFF_MS <= CRASH_BACKOFF_MOST_MS && CRASH_BACKOFF_MOST_MS < CRASH_WINDOW_SECS * 1000);
 };

@@ -22,6 +22,10 @@ pub struct CreateSession {
     /// Replaces the agent's CLAUDE.md in this session's copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
+    /// Told to the agent once, through its session: with it where the agent takes that, else before the first prompt.
+    /// No file is changed, so that sessions which share a sandbox can each have their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub additional_instructions: Option<String>,
     /// A stored credential whose variables join the agent's environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential_id: Option<CredentialId>,

@@ -1,6 +1,6 @@
 //! A session as callers see it.
 
-use crate::{AgentName, Alias, ForkPoint, Seq, SessionId, Tenant, Timestamp};
+use crate::{AgentName, Alias, ForkPoint, Seq, SessionId, Tenant, Timestamp, UsageSums};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -113,6 +113,9 @@ pub struct Session {
     /// The folder that its agent was started in, when the caller named one.
     #[serde(default)]
     pub cwd: Option<String>,
+    /// What its own turns have used; a fork begins at nothing.
+    #[serde(default)]
+    pub usage: UsageSums,
 }
 
 impl Session {

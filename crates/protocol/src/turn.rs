@@ -1,5 +1,6 @@
 //! A turn: one prompt and everything until its one recorded outcome.
 
+use crate::{Tenant, Usd};
 use serde::{Deserialize, Serialize};
 
 /// What a prompt that comes during a turn should do.
@@ -104,4 +105,106 @@ pub struct Usage {
     pub thought_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
+}
+
+/// What turns have used, added up as far as their agents said. A sum that is full stays so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UsageSums {
+    /// Turns that have ended, each with its `turn_ended` event.
+    pub turns: u64,
+    /// Of these, turns of which nobody said what they used.
+    pub untold_turns: u64,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    pub cached_read_tokens: u64,
+    pub cached_write_tokens: u64,
+    pub thought_tokens: u64,
+    pub cost_usd: Usd,
+}
+
+impl UsageSums {
+    /// The most that a sum can be: every reader of JSON knows it exactly.
+    pub const MOST: u64 = (1 << 53) - 1;
+
+    /// One turn, with what its agent said of it.
+    pub fn of_turn(usage: Option<&Usage>) -> Self {
+        let told = usage.copied().unwrap_or_default();
+        let most = |count: u64| count.min(Self::MOST);
+        Self {
+            turns: 1,
+            untold_turns: u64::from(usage.is_none()),
+            input_tokens: most(told.input_tokens),
+            output_tokens: most(told.output_tokens),
+            cached_read_tokens: most(told.cached_read_tokens.unwrap_or(0)),
+            cached_write_tokens: most(told.cached_write_tokens.unwrap_or(0)),
+            thought_tokens: most(told.thought_tokens.unwrap_or(0)),
+            cost_usd: Usd::from_micros(most(told.cost_usd.and_then(Usd::new).unwrap_or_default().micros())),
+        }
+    }
+
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let sum = |a: u64, b: u64| a.saturating_add(b).min(Self::MOST);
+        Self {
+            turns: sum(self.turns, other.turns),
+            untold_turns: sum(self.untold_turns, other.untold_turns),
+            input_tokens: sum(self.input_tokens, other.input_tokens),
+            output_tokens: sum(self.output_tokens, other.output_tokens),
+            cached_read_tokens: sum(self.cached_read_tokens, other.cached_read_tokens),
+            cached_write_tokens: sum(self.cached_write_tokens, other.cached_write_tokens),
+            thought_tokens: sum(self.thought_tokens, other.thought_tokens),
+            cost_usd: Usd::from_micros(sum(self.cost_usd.micros(), other.cost_usd.micros())),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// `GET /api/usage`: what a tenant has used, and what it has stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UsageReport {
+    pub tenant_id: Tenant,
+    /// Of all its turns ever; removing a session takes nothing back.
+    pub usage: UsageSums,
+    pub stored: Stored,
+}
+
+/// What is in the store now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Stored {
+    pub sessions: u64,
+    pub events: u64,
+    /// Of events' bodies.
+    pub bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_exact_and_stop_when_full() {
+        let cent = Usage { input_tokens: 3, cost_usd: Some(0.01), ..Usage::default() };
+        let mut sums = UsageSums::default();
+        assert!(sums.is_empty());
+        for told in [Some(&cent), None, Some(&cent)] {
+            sums = sums.plus(UsageSums::of_turn(told));
+        }
+        assert_eq!((sums.turns, sums.untold_turns, sums.input_tokens), (3, 1, 6));
+        assert_eq!(sums.cost_usd, Usd::new(0.02).unwrap());
+        let huge = Usage { input_tokens: u64::MAX, cost_usd: Some(1e300), ..Usage::default() };
+        let sums = UsageSums::of_turn(Some(&huge)).plus(UsageSums::of_turn(Some(&huge)));
+        assert_eq!((sums.input_tokens, sums.cost_usd.micros()), (UsageSums::MOST, UsageSums::MOST));
+        let text = serde_json::to_string(&sums).unwrap();
+        assert_eq!(serde_json::from_str::<UsageSums>(&text).unwrap().input_tokens, UsageSums::MOST);
+        assert_eq!(serde_json::from_str::<UsageSums>("{}").unwrap(), UsageSums::default());
+    }
 }

@@ -50,6 +50,14 @@ impl Usd {
         (micros.is_finite() && micros >= 0.0).then_some(Self(micros as u64))
     }
 
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    pub const fn micros(self) -> u64 {
+        self.0
+    }
+
     pub fn dollars(self) -> f64 {
         self.0 as f64 / MICROS
     }

@@ -2,7 +2,7 @@
 
 use crate::spec::internal;
 use journal::{ReadError, WriteError};
-use place::{PlaceError, SpawnError};
+use place::{PlaceError, SpawnError, remote::RemoteError};
 use protocol::{Code, Fault, SessionRef};
 
 pub(crate) fn read(error: ReadError) -> Fault {
@@ -48,6 +48,44 @@ pub(crate) fn spawn(error: &SpawnError) -> Fault {
         return Fault::new(Code::SandboxFailed, format!("The sandbox could not be made: {error}"));
     }
     Fault::new(Code::AgentFailed, format!("The agent could not be started: {error}"))
+}
+
+pub(crate) fn shell(error: &SpawnError) -> Fault {
+    match error {
+        SpawnError::NoRoom(error) => {
+            Fault::new(Code::SandboxFailed, format!("The shell's place could not be made: {error}"))
+        }
+        SpawnError::NoHome { home } => {
+            Fault::new(Code::BadPath, format!("The folder {} is not there", home.display()))
+        }
+        other => Fault::new(Code::SandboxFailed, format!("The shell could not be started: {other}")),
+    }
+}
+
+pub(crate) fn remote(error: &RemoteError) -> Fault {
+    let code = match error {
+        RemoteError::BadTarget(_) => Code::InvalidRequest,
+        RemoteError::Unreachable { .. } | RemoteError::NoEngine { .. } => Code::Unreachable,
+        RemoteError::TimedOut { .. } => Code::TimedOut,
+        RemoteError::AuthRefused { .. } | RemoteError::NoPermission { .. } => Code::AuthRefused,
+        RemoteError::HostKeyUnknown { .. } => Code::HostKeyUnknown,
+        RemoteError::HostKeyWrong { .. } => Code::HostKeyWrong,
+        RemoteError::NoContainer(_) => Code::ContainerNotFound,
+        RemoteError::NotRunning { .. } => Code::NotRunning,
+        RemoteError::Full { .. } => Code::CapacityReached,
+        RemoteError::NoClient { .. } | RemoteError::NoShell { .. } | RemoteError::NoKeeper { .. } => {
+            Code::Unsupported
+        }
+        RemoteError::Lost { .. }
+        | RemoteError::Refused { .. }
+        | RemoteError::Broken { .. }
+        | RemoteError::Keeper(_)
+        | RemoteError::Io { .. } => Code::RemoteFailed,
+    };
+    let text = error.to_string();
+    let mut chars = text.chars();
+    let first = chars.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    Fault::new(code, first + chars.as_str())
 }
 
 pub(crate) fn no_session(session: &SessionRef) -> Fault {

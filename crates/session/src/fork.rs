@@ -80,6 +80,7 @@ impl Sessions {
         let kept = Memo::decode(&parent.state.memo);
         let memo = Memo {
             agent_session: kept.agent_session.filter(|_| files.exact),
+            whose: occupant::Whose::Parents,
             config: kept.config,
             // Where the parent's last prompt is not shared, there is nothing to compare with; a conversation there was.
             last_prompt: files.last_prompt,

@@ -14,9 +14,11 @@ mod keys;
 mod lifecycle;
 mod live;
 mod open;
+mod pen;
 mod policy;
 mod probe;
 mod quota;
+mod restarts;
 mod sandboxes;
 mod shared;
 mod shells;
@@ -36,7 +38,7 @@ pub use policy::{HostPlace, MostNetwork, Sandboxing};
 pub use probe::{NoSandbox, Pausing, Probe, Users, probe_sandbox};
 pub use quota::Quotas;
 pub use sandboxes::{Content, copy_snapshots, hold_snapshots};
-pub use shells::Execution;
+pub use shells::{Execution, ShellOptions};
 
 use history::History;
 use journal::{NewSession, SessionQuery, Space};
@@ -44,7 +46,7 @@ use protocol::{
     Accepted, Actor, Agent, AgentName, Answer, AnswerPermission, ApiKey, Code, Configure, CreateCredential,
     CreateKey, CreateSession, CreatedKey, Credential, CredentialId, DeployAgent, Fault, Health, KeyId,
     ListSessions, Message, Outcome, PlaceKind, Scope, SendMessage, Seq, Session, SessionConfig, SessionId,
-    SessionKind, SessionRef, Tenant, Timestamp, limits,
+    SessionKind, SessionRef, Stored, Tenant, Timestamp, UsageReport, limits,
 };
 use shared::Shared;
 use spec::{Spec, internal};
@@ -128,6 +130,16 @@ impl Sessions {
         }
     }
 
+    /// What the caller's tenant has used and stored. Kept as sums, so that asking costs the same however much it is.
+    pub async fn usage(&self, caller: &Caller) -> Result<UsageReport, Fault> {
+        let found = self.shared.journal.tenant_usage(&caller.tenant).await.map_err(faults::read)?;
+        Ok(UsageReport {
+            tenant_id: caller.tenant.clone(),
+            usage: found.used,
+            stored: Stored { sessions: found.sessions, events: found.events, bytes: found.bytes },
+        })
+    }
+
     /// Returns once the agent is ready, or could not be made.
     pub async fn create(&self, caller: &Caller, request: CreateSession) -> Result<Session, Fault> {
         let shared = &self.shared;
@@ -143,6 +155,7 @@ impl Sessions {
             extra_env: request.extra_env.unwrap_or_default(),
             policy: request.policy,
             cwd: request.cwd,
+            instructions: request.additional_instructions.filter(|text| !text.trim().is_empty()),
         };
         spec.check()?;
         let sandboxing = &shared.options.sandboxing;

@@ -10,12 +10,13 @@ use crate::{
     quota::{Frozen, Quotas, Rates, Slots},
     sandboxes::Sandboxes,
     shared::{Counters, Shared},
+    shells::ShellOptions,
     spec::Memo,
     task::Command,
     vault::{Vault, VaultError},
 };
 use journal::Journal;
-use place::{Known, Place};
+use place::{Known, Place, remote::Remotes};
 use std::{
     io,
     os::unix::fs::DirBuilderExt as _,
@@ -36,6 +37,7 @@ pub struct Options {
     pub master_key: Option<String>,
     pub quotas: Quotas,
     pub sandboxing: Sandboxing,
+    pub shells: ShellOptions,
     /// After this long without a turn, an agent's process is stopped.
     pub idle: Duration,
     /// After this long without use, the workspace of a session at rest is put away into its snapshot.
@@ -57,6 +59,7 @@ impl Options {
             master_key: None,
             quotas: Quotas::default(),
             sandboxing: Sandboxing::default(),
+            shells: ShellOptions::default(),
             idle: Duration::from_secs(protocol::limits::IDLE_SECS),
             evict: Duration::from_secs(protocol::limits::EVICT_SECS),
             orphan: Duration::from_secs(protocol::limits::ORPHAN_SECS),
@@ -114,11 +117,14 @@ impl Sessions {
             agents: Agents::new(journal.clone(), data.clone()),
             credentials: Credentials { journal: journal.clone(), vault: vault.clone() },
             place: Place::new(&data, options.orphan),
+            remotes: Remotes::new(&data, options.shells.remote.clone())
+                .map_err(|error| OpenError::Secrets(error.to_string()))?,
             sandboxes: Sandboxes::open(&data, &data.join("places"), journal.clone(), options.snapshots)
                 .await
                 .map_err(|source| OpenError::Folder { path: data.clone(), source })?,
             live: Live::default(),
             slots: Slots::new(&options.quotas),
+            shell_slots: Slots::of(options.shells.sessions),
             frozen: Frozen::default(),
             rates: Rates::new(&options.quotas),
             counters: Counters::default(),

@@ -93,6 +93,11 @@ impl Slots {
         Self { counts: Arc::default(), total: quotas.live_sessions, per_tenant: quotas.tenant_live_sessions }
     }
 
+    /// So many, whoever has them.
+    pub(crate) fn of(total: usize) -> Self {
+        Self { counts: Arc::default(), total, per_tenant: total }
+    }
+
     pub(crate) fn take(&self, tenant: &Tenant) -> Result<Slot, Fault> {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.total >= self.total {

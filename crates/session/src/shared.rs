@@ -15,7 +15,7 @@ use crate::{
     vault::Vault,
 };
 use journal::{Journal, NewSession, SandboxRow, WriteError};
-use place::Place;
+use place::{Place, remote::Remotes};
 use protocol::{Code, Fault, Outcome, PlaceKind, SessionId, Status, Tenant, Timestamp};
 use std::{
     path::PathBuf,
@@ -35,9 +35,11 @@ pub(crate) struct Shared {
     pub(crate) agents: Agents,
     pub(crate) credentials: Credentials,
     pub(crate) place: Place,
+    pub(crate) remotes: Remotes,
     pub(crate) sandboxes: Sandboxes,
     pub(crate) live: Live,
     pub(crate) slots: Slots,
+    pub(crate) shell_slots: Slots,
     pub(crate) frozen: Frozen,
     pub(crate) rates: Rates,
     pub(crate) counters: Counters,

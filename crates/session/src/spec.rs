@@ -2,7 +2,10 @@
 //! Everything a caller gave that could hold a secret (environment, MCP headers, instructions, input for the occupant)
 //! is inside a seal; the rest of the memo holds only what the journal shows anyway.
 
-use crate::vault::{Vault, VaultError};
+use crate::{
+    restarts::Restarts,
+    vault::{Vault, VaultError},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::{Buf as _, Bytes};
 use protocol::{Code, CredentialId, Fault, McpServer, McpServers, Policy, SessionConfig, limits};
@@ -27,6 +30,9 @@ pub(crate) struct Spec {
     /// Narrows the agent's.
     #[serde(default)]
     pub(crate) policy: Option<Policy>,
+    /// Told to the agent through the session, not by a file.
+    #[serde(default)]
+    pub(crate) instructions: Option<String>,
 }
 
 /// A sealed spec with what may be read without opening it. One without a folder is the seal alone.
@@ -88,11 +94,15 @@ impl Spec {
                 check_env("an MCP server's env", env)?;
             }
         }
-        match &self.system_prompt {
-            Some(text) if text.len() > limits::INSTRUCTIONS_BYTES => {
-                Err(Fault::invalid(format!("systemPrompt is over {} bytes", limits::INSTRUCTIONS_BYTES)))
+        let texts = [("systemPrompt", &self.system_prompt), ("additionalInstructions", &self.instructions)];
+        match texts
+            .iter()
+            .find(|(_, text)| text.as_ref().is_some_and(|text| text.len() > limits::INSTRUCTIONS_BYTES))
+        {
+            Some((name, _)) => {
+                Err(Fault::invalid(format!("{name} is over {} bytes", limits::INSTRUCTIONS_BYTES)))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -138,6 +148,8 @@ pub(crate) fn check_env(what: &str, env: &BTreeMap<String, String>) -> Result<()
 pub(crate) struct Memo {
     /// The agent's own id for the conversation, once it has one.
     pub(crate) agent_session: Option<String>,
+    /// Whose that conversation is.
+    pub(crate) whose: occupant::Whose,
     /// Settings to apply again whenever the occupant comes back.
     pub(crate) config: Option<SessionConfig>,
     /// The occupant's output up to here is in the journal.
@@ -154,6 +166,8 @@ pub(crate) struct Memo {
     pub(crate) last_prompt: Option<u64>,
     /// What the session's turns have used.
     pub(crate) spent: occupant::Spent,
+    /// How often the agent crashed of late and was started again.
+    pub(crate) restarts: Restarts,
 }
 
 /// Input for the occupant, by number, as long as it is not known to have arrived.

@@ -29,5 +29,6 @@ pub(crate) fn session(fixed: &NewSession, state: &SessionState, first_seq: Seq, 
         last_seq,
         forked_from: fixed.forked_from,
         cwd: Spec::visible_cwd(&fixed.spec),
+        usage: state.usage,
     }
 }

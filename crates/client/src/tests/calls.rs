@@ -47,6 +47,7 @@ async fn calls_go_where_the_contract_says() {
         model: None,
         mcp_servers: None,
         system_prompt: None,
+        additional_instructions: None,
         credential_id: None,
         extra_env: None,
         name: None,

@@ -12,6 +12,7 @@ pub(crate) mod table;
 
 use crate::{
     gate::{self, Gate},
+    mcp,
     metrics::Metrics,
     options::{DocsPage, Limits},
 };
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     /// Room for sockets of the RPC door.
     pub(crate) sockets: Arc<Semaphore>,
     pub(crate) files: Semaphore,
+    /// Room for calls of tools.
+    pub(crate) mcp_calls: Arc<Semaphore>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stopping: Stopping,
 }
@@ -54,6 +57,10 @@ impl Stopping {
     pub(crate) async fn wait(&mut self) {
         let _ = self.0.wait_for(|stopping| *stopping).await;
     }
+
+    pub(crate) fn is_over(&self) -> bool {
+        *self.0.borrow()
+    }
 }
 
 pub(crate) fn router(shared: Arc<Shared>, gate: Arc<Gate>) -> Router {
@@ -61,6 +68,8 @@ pub(crate) fn router(shared: Arc<Shared>, gate: Arc<Gate>) -> Router {
         .iter()
         .fold(Router::new(), |router, call| router.route(call.path, (call.route)()))
         .route("/rpc", axum::routing::get(crate::rpc::open))
+        .route(mcp::PATH, mcp::route(&shared))
+        .route(mcp::STREAM_PATH, axum::routing::get(mcp::open_stream))
         .fallback(gate::nowhere)
         .with_state(shared)
         .layer(middleware::from_fn_with_state(gate, gate::pass))

@@ -5,6 +5,7 @@ use crate::{
     answer::{self, Outcome},
     docs,
     fault::Refusal,
+    gate::Who,
     metrics, openapi,
     options::DocsPage,
     reply::HealthReply,
@@ -20,6 +21,11 @@ use std::sync::{Arc, LazyLock};
 
 pub(crate) async fn health(State(door): State<Arc<Shared>>) -> Outcome {
     answer::ok(&HealthReply::from(door.sessions.health()))
+}
+
+/// What the caller's tenant has used. Not of the server as a whole, and no secret: any of its keys may ask.
+pub(crate) async fn usage(State(door): State<Arc<Shared>>, Who(caller): Who) -> Outcome {
+    answer::ok(&door.sessions.usage(&caller).await?)
 }
 
 pub(crate) async fn figures(State(door): State<Arc<Shared>>) -> Outcome {

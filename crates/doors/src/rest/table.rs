@@ -19,7 +19,7 @@ use axum::{
 };
 use protocol::{
     AnswerPermission, Code, Configure, CreateCredential, CreateKey, CreateSession, CreatedKey, DeployAgent,
-    ForkSession, Scope, SendMessage, limits,
+    ForkSession, Scope, SendMessage, UsageReport, limits,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -640,6 +640,21 @@ pub(crate) static CALLS: &[Call] = &[
         gives: Gives::Json(200, schema::<KeyReply>),
         faults: &[Code::InvalidId, Code::KeyNotFound, Code::Conflict, Code::StorageFull],
         route: || delete(secrets::remove_key),
+    },
+    Call {
+        method: Method::GET,
+        path: "/api/usage",
+        needs: READ,
+        pace: Pace::Quick,
+        topic: "Usage",
+        summary: "What the tenant has used",
+        detail: "Tokens and cost of all its turns, as far as their agents said, and what it has stored. A session's own \
+                 are in the session, as `usage`.",
+        params: &[],
+        takes: Takes::Nothing,
+        gives: Gives::Json(200, schema::<UsageReport>),
+        faults: &[],
+        route: || get(server::usage),
     },
     Call {
         method: Method::GET,

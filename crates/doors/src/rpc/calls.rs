@@ -32,7 +32,9 @@ struct Create {
     cwd: Option<String>,
     mcp_servers: Option<McpServers>,
     additional_instructions: Option<String>,
-    skip_os_instructions: Option<bool>,
+    /// Taken, since the contract has it: Outlast has no instructions of its own that could be left out.
+    #[serde(rename = "skipOsInstructions")]
+    _skip_os_instructions: Option<bool>,
     model: Option<String>,
     name: Option<String>,
     credential_id: Option<CredentialId>,
@@ -192,21 +194,12 @@ fn shown(session: Result<Session, Fault>) -> Result<Value, Fault> {
 
 async fn create(door: &Shared, caller: &Caller, params: Value) -> Result<Value, Fault> {
     let asked: Create = wire::params(params, &["vm", "agentType", "options"])?;
-    let unsupported = [
-        ("additionalInstructions", asked.additional_instructions.is_some()),
-        ("skipOsInstructions", asked.skip_os_instructions == Some(true)),
-    ];
-    if let Some((name, _)) = unsupported.into_iter().find(|(_, given)| *given) {
-        return Err(Fault::new(
-            Code::Unsupported,
-            format!("this server does not take {name} yet; leave it out"),
-        ));
-    }
     let request = CreateSession {
         agent: asked.agent_type,
         model: asked.model,
         mcp_servers: asked.mcp_servers,
         system_prompt: None,
+        additional_instructions: asked.additional_instructions,
         credential_id: asked.credential_id,
         extra_env: asked.env,
         name: asked.name,

@@ -54,10 +54,10 @@ impl Server {
         options.orphan = Duration::from_secs(10);
         let (sessions, _) = Sessions::open(options).await.unwrap();
         let key = std::fs::read_to_string(data.path().join("api-key")).unwrap().trim().to_owned();
-        let listen = "127.0.0.1:0".parse().unwrap();
+        let listen = "127.0.0.1:0".parse().ok();
         let door =
             Door::bind(sessions.clone(), Options::new(listen, data.path().join("uploads"))).await.unwrap();
-        let addr = door.addr();
+        let addr = door.addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let stopped = async {
             let _ = stopped.await;

@@ -77,6 +77,7 @@ pub(crate) fn state(status: Status, live: bool) -> SessionState {
         last_active_at: Timestamp::from_millis(2_000),
         live,
         memo: "{}".to_owned(),
+        usage: UsageSums::default(),
     }
 }
 

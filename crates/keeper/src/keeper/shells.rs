@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     cgroup::Group,
-    channel::{Input, Output},
+    channel::{COMMAND_OUTPUT_BYTES, Input, Output},
     codec::Blob,
     poller::{NOTHING, READ, TAKEN, Token},
     process::{Late, Process, Stage},
@@ -126,8 +126,10 @@ impl Keeper {
         let Some(process) = self.processes.iter_mut().find(|known| known.id == process) else { return };
         process.outputs.clear();
         process.inputs.clear();
-        process.outputs.push(Output::new(command_stream(command, 1), streams.stdout));
-        process.outputs.push(Output::new(command_stream(command, 2), streams.stderr));
+        for (stream, pipe) in [(1, streams.stdout), (2, streams.stderr)] {
+            let output = Output::new(command_stream(command, stream), pipe, COMMAND_OUTPUT_BYTES);
+            process.outputs.push(output);
+        }
         if let Some(stdin) = streams.stdin {
             let number = command_stream(command, 0);
             // Watched from the start, as all inputs are.

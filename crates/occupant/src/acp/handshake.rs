@@ -2,10 +2,10 @@
 //! way back to the conversation.
 //!
 //! ```text
-//! initialize ─► session/resume ─► session/load ─► session/new ─► transcript ─► settings ─► ready
-//!      └authenticate┘                 └replay┘
-//!                   (any error or time-out moves on; each only where there is something to resume
-//!                    and the agent says that it can)
+//! initialize ─► session/list ─► session/fork ─► session/resume ─► session/load ─► session/new ─► transcript ─► ready
+//!      └authenticate┘                                                 └replay┘
+//!                   (any error or time-out moves on; each only where there is something to resume and the
+//!                    agent says that it can; settings are applied again before it is ready)
 //! ```
 
 use super::{Acp, Before, Phase, PlaceOffers, replay::Replay, rpc};
@@ -21,7 +21,9 @@ use agent_client_protocol_schema::{
 use protocol::{
     Actor, Fault, How, McpServer, OccupantStarted, Outcome, Raw, Reason, Timestamp, limits::HANDSHAKE_SECS,
 };
+use serde::Serialize;
 use serde_json::{Map, Value, value::RawValue};
+use std::collections::VecDeque;
 
 /// Some agents answer `session/load` first and tell the conversation again afterwards: this long is waited for
 /// it to begin, and for silence once it holds what it must.
@@ -47,9 +49,13 @@ pub(super) struct Opening {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Initialize,
     Authenticate,
+    /// Does the agent still have the conversation?
+    List,
+    /// A conversation of its own, that begins as another session's.
+    Fork,
     Resume,
     Load,
     /// `session/load` was answered before it told everything again.
@@ -60,10 +66,12 @@ enum Step {
 }
 
 impl Step {
-    const fn call(self) -> &'static str {
+    pub(super) const fn call(self) -> &'static str {
         match self {
             Self::Initialize => "initialize",
             Self::Authenticate => "authenticate",
+            Self::List => "session/list",
+            Self::Fork => "session/fork",
             Self::Resume => "session/resume",
             Self::Load | Self::Replay => "session/load",
             Self::New => "session/new",
@@ -74,14 +82,22 @@ impl Step {
 
 /// What the agent said of itself.
 #[derive(Debug, Default)]
-struct Agent {
+pub(super) struct Agent {
     info: Option<Raw>,
     capabilities: Option<Raw>,
-    can_load: bool,
-    can_resume: bool,
+    pub(super) can_load: bool,
+    pub(super) can_resume: bool,
+    pub(super) can_list: bool,
+    pub(super) can_fork: bool,
+    /// Instructions may come with the session, and need not be in a prompt.
+    takes_instructions: bool,
     takes_http: bool,
     takes_sse: bool,
     auth: Auth,
+    /// What is still to be tried, the next first.
+    pub(super) ways: VecDeque<Step>,
+    /// Pages of its list that were asked for.
+    pub(super) pages: u32,
 }
 
 /// How the agent wants to know who pays.
@@ -91,8 +107,6 @@ struct Auth {
     methods: Vec<String>,
     /// One has been called already.
     called: bool,
-    /// What comes once it has been.
-    then: Option<Step>,
 }
 
 /// What an update that comes during the handshake is.
@@ -107,7 +121,9 @@ impl Opening {
     pub(super) fn hears(&self, session: &str, resume: Option<&str>) -> Hears {
         let before = resume == Some(session);
         match self.step {
-            Step::Initialize | Step::Authenticate => Hears::Others,
+            Step::Initialize | Step::Authenticate | Step::List => Hears::Others,
+            // Under whichever id it tells: it can be nothing but the conversation so far.
+            Step::Fork => Hears::Replay,
             Step::Resume if before => Hears::Ours,
             Step::Load | Step::Replay if before => Hears::Replay,
             Step::Resume | Step::Load | Step::Replay => Hears::Others,
@@ -123,6 +139,8 @@ impl Opening {
         match self.step {
             Step::Initialize => "before it answered initialize",
             Step::Authenticate => "before it answered authenticate",
+            Step::List => "before it answered session/list",
+            Step::Fork => "before it answered session/fork",
             Step::Resume => "before it answered session/resume",
             Step::Load | Step::Replay => "before it answered session/load",
             Step::New => "before it answered session/new",
@@ -157,7 +175,13 @@ impl Acp {
                 let text = format!("it was not written within {HANDSHAKE_SECS} s");
                 self.transcribed(Err(Fault::new(protocol::Code::TimedOut, text)), cx);
             }
-            Step::Initialize | Step::Authenticate | Step::Resume | Step::Load | Step::New => {
+            Step::Initialize
+            | Step::Authenticate
+            | Step::List
+            | Step::Fork
+            | Step::Resume
+            | Step::Load
+            | Step::New => {
                 self.step_failed(&format!("no answer within {HANDSHAKE_SECS} s"), cx);
             }
         }
@@ -169,10 +193,15 @@ impl Acp {
         opening.replay.hear(update.get());
         match opening.step {
             // However long a conversation is, telling it is a sign of life.
-            Step::Load => opening.until = cx.after(HANDSHAKE_SECS),
+            Step::Load | Step::Fork => opening.until = cx.after(HANDSHAKE_SECS),
             Step::Replay if opening.replay.is_found() => opening.until = cx.after(QUIET_SECS),
             Step::Replay => opening.until = cx.after(REPLAY_SECS),
-            Step::Initialize | Step::Authenticate | Step::Resume | Step::New | Step::Transcript => {}
+            Step::Initialize
+            | Step::Authenticate
+            | Step::List
+            | Step::Resume
+            | Step::New
+            | Step::Transcript => {}
         }
     }
 
@@ -198,7 +227,16 @@ impl Acp {
         opening.answer = value;
         match step {
             Step::Initialize => self.initialized(cx),
-            Step::Authenticate => self.authenticated(cx),
+            Step::Authenticate => {
+                let agent = std::mem::take(&mut opening.agent);
+                self.go_on(agent, cx);
+            }
+            Step::List => {
+                let (answer, agent) =
+                    (std::mem::take(&mut opening.answer), std::mem::take(&mut opening.agent));
+                self.listed(&answer, agent, cx);
+            }
+            Step::Fork => self.opened(How::Forked, cx),
             Step::Resume => self.opened(How::Resumed, cx),
             Step::Load if opening.replay.is_found() => self.opened(How::Loaded, cx),
             Step::Load => {
@@ -230,43 +268,45 @@ impl Acp {
             let value = value.get(key).filter(|value| !value.is_null())?;
             Some(self.begin.redactor.raw(Raw::of(value).ok()?))
         };
-        let agent = Agent {
+        // Present is advertised, whatever it holds, unless it says no.
+        let offers = |name: &str| {
+            let found = capabilities.pointer(&format!("/sessionCapabilities/{name}"));
+            found.is_some_and(|found| !matches!(found, Value::Null | Value::Bool(false)))
+        };
+        let mut agent = Agent {
             info: raw("agentInfo"),
             capabilities: raw("agentCapabilities"),
             can_load: flag("/loadSession"),
-            // Present is advertised, whatever it holds, unless it says no.
-            can_resume: capabilities
-                .pointer("/sessionCapabilities/resume")
-                .is_some_and(|resume| !matches!(resume, Value::Null | Value::Bool(false))),
+            can_resume: offers("resume"),
+            can_list: offers("list"),
+            can_fork: offers("fork"),
+            takes_instructions: offers("systemPrompt"),
             takes_http: flag("/mcpCapabilities/http"),
             takes_sse: flag("/mcpCapabilities/sse"),
             auth: Auth { methods: auth_methods(&value), ..Auth::default() },
+            ..Agent::default()
         };
+        agent.ways = self.ways(&agent);
         self.warn_of_left_out(&agent, cx);
-        let step = match self.begin.resume {
-            Some(_) if agent.can_resume => Step::Resume,
-            Some(_) if agent.can_load => Step::Load,
-            _ => Step::New,
-        };
         match self.begin.terms.auth.clone() {
-            Some(method) => self.authenticate(&method, step, agent, cx),
-            None => self.ask(step, agent, cx),
+            Some(method) => self.authenticate(&method, agent, cx),
+            None => self.go_on(agent, cx),
         }
     }
 
-    fn authenticate(&mut self, method: &str, then: Step, mut agent: Agent, cx: &mut Cx) {
+    /// Tries the next way.
+    pub(super) fn go_on(&mut self, mut agent: Agent, cx: &mut Cx) {
+        match agent.ways.pop_front().unwrap_or(Step::New) {
+            Step::List => self.ask_list(None, agent, cx),
+            step => self.ask(step, agent, cx),
+        }
+    }
+
+    fn authenticate(&mut self, method: &str, mut agent: Agent, cx: &mut Cx) {
         agent.auth.called = true;
-        agent.auth.then = Some(then);
         let call = self.call(cx);
         cx.send(rpc::request(&call, "authenticate", &AuthenticateRequest::new(method.to_owned())));
         self.wait(Step::Authenticate, call, agent, cx);
-    }
-
-    fn authenticated(&mut self, cx: &mut Cx) {
-        let Phase::Opening(opening) = &mut self.phase else { return };
-        let mut agent = std::mem::take(&mut opening.agent);
-        let then = agent.auth.then.take().unwrap_or(Step::New);
-        self.ask(then, agent, cx);
     }
 
     /// The agent will not open a session for nobody. A way that it offers is tried when there is but one: which
@@ -276,8 +316,10 @@ impl Acp {
         match opening.agent.auth.methods.as_slice() {
             _ if opening.agent.auth.called => self.step_failed(text, cx),
             [only] => {
-                let (method, agent) = (only.clone(), std::mem::take(&mut opening.agent));
-                self.authenticate(&method, step, agent, cx);
+                let (method, mut agent) = (only.clone(), std::mem::take(&mut opening.agent));
+                // The same way again, once it has been called.
+                agent.ways.push_front(step);
+                self.authenticate(&method, agent, cx);
             }
             [] => self.step_failed(text, cx),
             several => {
@@ -293,23 +335,39 @@ impl Acp {
         let cwd = self.begin.cwd.clone();
         let servers = self.servers(&agent);
         let before = self.begin.resume.clone().unwrap_or_default();
+        let instructed = agent.takes_instructions;
         cx.send(match step {
-            Step::Resume => {
+            // It has the same params as a resume.
+            Step::Resume | Step::Fork => {
                 let params = ResumeSessionRequest::new(before, cwd).mcp_servers(servers);
-                rpc::request(&call, "session/resume", &params)
+                rpc::request(&call, step.call(), &self.instructed(params, instructed))
             }
             Step::Load => {
                 let params = LoadSessionRequest::new(before, cwd).mcp_servers(servers);
-                rpc::request(&call, "session/load", &params)
+                rpc::request(&call, "session/load", &self.instructed(params, instructed))
             }
-            Step::New | Step::Initialize | Step::Authenticate | Step::Replay | Step::Transcript => {
-                rpc::request(&call, "session/new", &NewSessionRequest::new(cwd).mcp_servers(servers))
+            Step::New
+            | Step::Initialize
+            | Step::Authenticate
+            | Step::List
+            | Step::Replay
+            | Step::Transcript => {
+                let params = NewSessionRequest::new(cwd).mcp_servers(servers);
+                rpc::request(&call, "session/new", &self.instructed(params, instructed))
             }
         });
         self.wait(step, call, agent, cx);
     }
 
-    fn wait(&mut self, step: Step, call: String, agent: Agent, cx: &Cx) {
+    /// The session's own instructions go along where the agent takes them so.
+    fn instructed<T: Serialize>(&self, params: T, takes: bool) -> Instructed<'_, T> {
+        let text = self.begin.terms.instructions.as_deref().filter(|_| takes);
+        let system_prompt =
+            text.map(|text| SystemPrompt { mode: "append", content: [TextBlock { kind: "text", text }] });
+        Instructed { params, system_prompt }
+    }
+
+    pub(super) fn wait(&mut self, step: Step, call: String, agent: Agent, cx: &Cx) {
         let last_prompt = match &self.begin.terms.before {
             Before::Conversation { last_prompt } => last_prompt.as_deref(),
             Before::Nothing => None,
@@ -354,16 +412,10 @@ impl Acp {
         let (step, agent) = (opening.step, std::mem::take(&mut opening.agent));
         let call = step.call();
         match step {
-            Step::Resume | Step::Load | Step::Replay => {
+            // An agent that cannot authenticate may do without; if not, it says so next.
+            Step::Authenticate | Step::List | Step::Fork | Step::Resume | Step::Load | Step::Replay => {
                 self.warn(&format!("{call} did not work: {text}"), cx);
-                let next = if step == Step::Resume && agent.can_load { Step::Load } else { Step::New };
-                self.ask(next, agent, cx);
-            }
-            // The agent may do without; if not, it says so next.
-            Step::Authenticate => {
-                self.warn(&format!("{call} did not work: {text}"), cx);
-                let then = agent.auth.then.unwrap_or(Step::New);
-                self.ask(then, agent, cx);
+                self.go_on(agent, cx);
             }
             Step::Initialize | Step::New | Step::Transcript => {
                 let text = format!("the agent did not start: {call}: {text}");
@@ -375,11 +427,15 @@ impl Acp {
     fn opened(&mut self, how: How, cx: &mut Cx) {
         let Phase::Opening(opening) = &mut self.phase else { return };
         let session = match how {
-            How::New | How::Fresh | How::Transcript => session_id(&opening.answer),
+            How::New | How::Fresh | How::Transcript | How::Forked => session_id(&opening.answer),
             How::Resumed | How::Loaded => self.begin.resume.clone(),
         };
         let Some(session) = session else { return self.step_failed(NO_SESSION, cx) };
         let (agent, value) = (std::mem::take(&mut opening.agent), std::mem::take(&mut opening.answer));
+        // A conversation that goes on has heard them.
+        self.instruct = self.begin.terms.instructions.is_some()
+            && !agent.takes_instructions
+            && matches!(how, How::New | How::Fresh | How::Transcript);
         self.config.advertise(&value);
         let offers = offers(value).and_then(|offers| Raw::of(&offers).ok());
         self.flush(cx);
@@ -440,6 +496,29 @@ impl Acp {
             }
         }
     }
+}
+
+/// A request's params, and beside them ACP's `systemPrompt`, which is not in the schema's stable part.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Instructed<'a, T> {
+    #[serde(flatten)]
+    params: T,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system_prompt: Option<SystemPrompt<'a>>,
+}
+
+#[derive(Serialize)]
+struct SystemPrompt<'a> {
+    mode: &'static str,
+    content: [TextBlock<'a>; 1],
+}
+
+#[derive(Serialize)]
+struct TextBlock<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    text: &'a str,
 }
 
 fn session_id(answer: &Value) -> Option<String> {

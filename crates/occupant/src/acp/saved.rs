@@ -28,6 +28,8 @@ pub struct Saved {
     spent: Option<super::Spent>,
     #[serde(default)]
     transcript: Option<String>,
+    #[serde(default)]
+    instruct: bool,
     /// The agent's own requests that wait for an answer.
     #[serde(default)]
     asks: Vec<protocol::Raw>,
@@ -62,6 +64,7 @@ impl Acp {
             meter: self.meter,
             spent: Some(self.begin.terms.spent),
             transcript: self.transcript.clone(),
+            instruct: self.instruct,
             asks: self.asks.save(),
         })
     }
@@ -90,6 +93,7 @@ impl Acp {
             notices: Notices::default(),
             meter: saved.meter,
             transcript: saved.transcript,
+            instruct: saved.instruct,
             calls: saved.calls,
             partial: Vec::new(),
             handled: consumed,

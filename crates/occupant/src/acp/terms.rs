@@ -1,7 +1,7 @@
 //! The terms an agent lives under: what its owner allows it, what its place can do for it, what came before.
 //! The session room fills them in from the agent's manifest, the session's record and the place.
 
-use protocol::{Policy, Usage, Usd};
+use protocol::{Policy, Usage, Usd, WaysBack};
 use serde::{Deserialize, Serialize};
 
 /// In [`super::Begin`]; the default is an agent that is asked for everything and helped with nothing.
@@ -12,6 +12,12 @@ pub struct Terms {
     /// What the agent may ask of us.
     pub place: PlaceOffers,
     pub before: Before,
+    /// Whose conversation the agent is asked to bring back.
+    pub whose: Whose,
+    /// Which of its own ways back the agent is trusted with.
+    pub ways: WaysBack,
+    /// Told to the agent once in each conversation of its own.
+    pub instructions: Option<String>,
     pub policy: Policy,
     /// What the session's turns have used so far.
     pub spent: Spent,
@@ -26,6 +32,16 @@ pub enum PlaceOffers {
     Files,
     /// These, and `terminal/*`.
     FilesAndTerminals,
+}
+
+/// Whose a conversation is that an agent remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Whose {
+    #[default]
+    Own,
+    /// The session was forked and its agent has not run yet: what its home remembers is the parent's.
+    Parents,
 }
 
 /// The conversation so far, as the journal has it.

@@ -132,10 +132,13 @@ impl Acp {
             session_id: &'a str,
             prompt: Vec<&'a ContentBlock>,
         }
+        let instructions =
+            std::mem::take(&mut self.instruct).then(|| self.begin.terms.instructions.as_deref());
+        let instructions = instructions.flatten().map(|text| ContentBlock::Text { text: preface(text) });
         let pointer = self.transcript.take().map(|path| ContentBlock::Text { text: pointer(&path) });
         let call = (cx.next_seq() - 1).to_string();
         let session_id = self.session().unwrap_or_default();
-        let prompt = pointer.iter().chain(content).collect();
+        let prompt = instructions.iter().chain(&pointer).chain(content).collect();
         cx.send(rpc::request(&call, "session/prompt", &Params { session_id, prompt }));
         let until = self.begin.turn_secs.map(|secs| cx.after(secs));
         let limits = self.begin.terms.limits(limits);
@@ -162,6 +165,12 @@ impl Acp {
             let message = format!("the turn has cost {spent} of its {most}");
             self.stop_turn(Outcome::Failed, Reason::Budget, Some(message), cx);
         }
+    }
+
+    /// What the agent told so far of the cost of this turn, if it runs.
+    pub fn used_so_far(&self, turn: TurnId) -> Option<Usage> {
+        let cost = self.turn.as_ref().filter(|running| running.id == turn).and_then(|_| self.meter.turn())?;
+        Some(Usage { cost_usd: Some(cost.dollars()), ..Usage::default() })
     }
 
     /// Asks the agent to stop. The turn ends when it answers, as cancelled for this reason, or when it has
@@ -252,6 +261,11 @@ impl Acp {
         self.begin.terms.spent.add(usage.as_ref());
         cx.say(Said::TurnEnded { turn: turn.id, outcome, reason, message, usage });
     }
+}
+
+/// How the session's own instructions are told to an agent that takes none with the session.
+fn preface(instructions: &str) -> String {
+    format!("Instructions for the whole of this conversation, from whoever opened it:\n\n{instructions}\n\n")
 }
 
 /// What an agent is told that must read the conversation instead of remembering it.

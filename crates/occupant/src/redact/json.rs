@@ -41,6 +41,7 @@ const WORDS: &[&str] = &[
     "execute",
     "expected",
     "failed",
+    "forked",
     "forkedFrom",
     "in_progress",
     "inputTokens",

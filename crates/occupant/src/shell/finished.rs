@@ -37,6 +37,8 @@ pub struct Finished {
     pub left: Vec<Left>,
     /// What the caller should know, in a sentence.
     pub hint: Option<String>,
+    /// Whether its start was told.
+    pub begun: bool,
 }
 
 impl Finished {
@@ -52,6 +54,7 @@ impl Finished {
             milliseconds: 0,
             left: Vec::new(),
             hint: None,
+            begun: false,
         }
     }
 
@@ -116,6 +119,7 @@ impl Running {
             milliseconds,
             left,
             hint: hint.or(self.hint).map(str::to_owned),
+            begun: true,
         }
     }
 }

@@ -213,6 +213,11 @@ impl Shell {
         }
     }
 
+    /// What is hidden from now on, when more is known than at the beginning.
+    pub fn hide(&mut self, secrets: Secrets) {
+        self.secrets = secrets;
+    }
+
     /// Where the shell is, as far as is known.
     pub fn cwd(&self) -> String {
         String::from_utf8_lossy(&self.cwd).into_owned()
@@ -328,6 +333,41 @@ impl Shell {
         }
     }
 
+    /// What the last [`Self::output`] added to what is shown, before the budget.
+    pub fn fresh(&self, stream: Stream) -> &str {
+        match &self.phase {
+            Phase::Running(running) => running.screens[usize::from(stream == Stream::Stderr)].fresh(),
+            _ => "",
+        }
+    }
+
+    /// The connection to the place was made again, which had commands up to `known` before. What is to be followed, by
+    /// its number and from which offsets on; what the place did not get is given again.
+    pub fn rejoin(&mut self, known: u64, now: Timestamp, out: &mut Vec<Effect>) -> Option<(u64, [u64; 2])> {
+        let Phase::Running(running) = &mut self.phase else { return None };
+        let there = running.number <= known;
+        if !there {
+            let (number, stdin, text) = (running.number, running.exec.stdin, running.exec.text.clone());
+            out.push(Effect::Run { number, stdin, text });
+        }
+        if let Some(stop) = running.stop.take() {
+            running.begin_stop(stop.why, now, out);
+        }
+        there.then_some((running.number, running.offsets))
+    }
+
+    /// The place no longer has the running command's streams up to here.
+    pub fn skip(&mut self, upto: [u64; 2]) {
+        if upto != [0; 2]
+            && let Phase::Running(running) = &mut self.phase
+        {
+            running.offsets = upto;
+            running.hint = Some(
+                "the server was restarted in the middle of a very long output; what is shown begins after that",
+            );
+        }
+    }
+
     /// The next moment at which [`Self::tick`] has something to do.
     pub fn deadline(&self) -> Option<Timestamp> {
         match &self.phase {
@@ -351,7 +391,9 @@ impl Shell {
     /// The shell waits for commands.
     pub fn ready(&mut self, cwd: Vec<u8>, now: Timestamp, out: &mut Vec<Effect>) {
         self.cwd = cwd;
-        let Phase::Starting { ending } = std::mem::replace(&mut self.phase, Phase::Idle) else { return };
+        let Phase::Starting { ending } = &mut self.phase else { return };
+        let ending = ending.take();
+        self.phase = Phase::Idle;
         if let Some(mut finished) = ending {
             finished.cwd = self.cwd();
             out.push(Effect::End(finished));

@@ -1,7 +1,7 @@
 //! What must survive for another server to go on with a shell where this one stopped: the command that runs and those
 //! that wait. Its output is not among it: the driver has recorded that, and gives it again.
 
-use super::{Effect, Exec, Phase, Running, Shell, Stdin, Waiting, stop};
+use super::{Effect, Exec, Finished, Outcome, Phase, Running, Shell, Stdin, Waiting, stop};
 use crate::text::{Plan, Screen, Secrets};
 use bytes::Bytes;
 use protocol::{Budget, Timestamp};
@@ -31,6 +31,7 @@ struct SavedRunning {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedExec {
     pub command: u64,
+    #[serde(with = "spelt")]
     pub text: Vec<u8>,
     pub stdin: Stdin,
     pub budget: Budget,
@@ -52,9 +53,24 @@ impl SavedExec {
     }
 }
 
+impl Saved {
+    /// The command that runs, and those that wait.
+    pub fn execs(&self) -> impl Iterator<Item = &SavedExec> {
+        self.running.iter().map(|running| &running.exec).chain(&self.waiting)
+    }
+
+    /// The end of the command that ran, when its shell is gone.
+    pub fn interrupted(self, secrets: &Secrets, cwd: &str) -> Option<Finished> {
+        let exec = self.running?.exec;
+        let text = secrets.text(&String::from_utf8_lossy(&exec.text));
+        let unrun = Finished::unrun(exec.command, text, cwd.to_owned());
+        Some(Finished { outcome: Outcome::Interrupted, begun: true, ..unrun })
+    }
+}
+
 impl Shell {
-    /// `budget` says what each command's was.
-    pub fn save(&self, budget: impl Fn(u64) -> Budget, now: Timestamp) -> Saved {
+    /// `budget` says what each command's was, and `keep` which of those that wait somebody was promised.
+    pub fn save(&self, budget: impl Fn(u64) -> Budget, keep: impl Fn(u64) -> bool, now: Timestamp) -> Saved {
         let exec = |exec: &Exec| SavedExec {
             command: exec.command,
             text: exec.text.to_vec(),
@@ -84,7 +100,11 @@ impl Shell {
             input: self.input,
             cwd: self.cwd.clone(),
             running,
-            waiting: again.into_iter().chain(&self.waiting).map(|waiting| exec(&waiting.exec)).collect(),
+            waiting: again
+                .into_iter()
+                .chain(self.waiting.iter().filter(|waiting| keep(waiting.exec.command)))
+                .map(|waiting| exec(&waiting.exec))
+                .collect(),
         }
     }
 
@@ -128,5 +148,32 @@ impl Shell {
             shell.next(now, out);
         }
         shell
+    }
+}
+
+/// Bytes as text where they are text, and as numbers where they are not.
+mod spelt {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Spelt<'a> {
+        Text(std::borrow::Cow<'a, str>),
+        Bytes(Vec<u8>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        let spelt = match std::str::from_utf8(bytes) {
+            Ok(text) => Spelt::Text(text.into()),
+            Err(_) => Spelt::Bytes(bytes.to_vec()),
+        };
+        spelt.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        Ok(match Spelt::deserialize(deserializer)? {
+            Spelt::Text(text) => text.into_owned().into_bytes(),
+            Spelt::Bytes(bytes) => bytes,
+        })
     }
 }

@@ -121,6 +121,7 @@ const AWS_BODY: usize = 16;
 pub struct Secrets {
     finder: Option<AhoCorasick>,
     rules: Arc<[Rule]>,
+    starts: Arc<[String]>,
     /// The longest beginning.
     longest: usize,
 }
@@ -170,7 +171,15 @@ impl Secrets {
         }
         let longest = starts.iter().map(String::len).max().unwrap_or(0);
         let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&starts).ok();
-        Self { finder: finder.filter(|_| longest > 0), rules: rules.into(), longest }
+        Self { finder: finder.filter(|_| longest > 0), rules: rules.into(), starts: starts.into(), longest }
+    }
+
+    /// How many of the last bytes could be the beginning of a secret's beginning.
+    fn begun(&self, text: &[u8]) -> usize {
+        let most = text.len().min(self.longest.saturating_sub(1));
+        let last = &text[text.len() - most..];
+        let begins = |tail: &[u8]| self.starts.iter().any(|start| start.as_bytes().starts_with(tail));
+        (0..most).find(|at| begins(&last[*at..])).map_or(0, |at| most - at)
     }
 
     /// A whole text without its secrets.
@@ -237,6 +246,10 @@ impl Hide {
 
     fn run(&mut self, more: More, out: &mut String) {
         let Some(finder) = self.secrets.finder.clone() else { return };
+        let keep = match more {
+            More::Comes => self.secrets.begun(self.held.as_bytes()),
+            More::Ended => 0,
+        };
         let mut from = 0;
         loop {
             if let Some(within) = self.within {
@@ -248,14 +261,13 @@ impl Hide {
                 self.within = None;
             }
             let Some(found) = finder.find(&self.held.as_bytes()[from..]) else {
-                let keep = if more == More::Comes { self.secrets.longest.saturating_sub(1) } else { 0 };
-                let upto = self.held.len().saturating_sub(keep);
-                return self.release(upto, out);
+                return self.release(self.held.len().saturating_sub(keep), out);
             };
             let at = from + found.start();
-            // A longer beginning at the same place could still come.
-            if more == More::Comes && at + self.secrets.longest > self.held.len() {
-                return self.release(at, out);
+            // A longer beginning at the same place, or one that begins before it, could still come.
+            let begun = self.held.len().saturating_sub(keep);
+            if keep > 0 && begun <= at {
+                return self.release(begun, out);
             }
             let rule = self.secrets.rules[found.pattern().as_usize()].clone();
             let before = if at == 0 { self.before } else { self.held.as_bytes()[at - 1] };

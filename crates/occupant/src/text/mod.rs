@@ -65,6 +65,11 @@ impl Screen {
         self.meter.push(&self.hidden);
     }
 
+    /// What the last [`Self::push`] added, before the budget.
+    pub fn fresh(&self) -> &str {
+        &self.hidden
+    }
+
     /// What would be shown if nothing more came.
     pub fn peek(&self) -> View {
         self.clone().finish()

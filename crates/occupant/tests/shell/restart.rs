@@ -14,7 +14,8 @@ async fn a_running_commands_result_arrives_whole() {
     while driver.recorded[0].is_empty() {
         driver.step().await;
     }
-    let saved = serde_json::to_string(&driver.machine.save(|_| Default::default(), driver.now())).unwrap();
+    let saved =
+        serde_json::to_string(&driver.machine.save(|_| Default::default(), |_| true, driver.now())).unwrap();
     let (recorded, home, process, secrets) =
         (driver.recorded.clone(), driver.home.clone(), driver.process, driver.secrets.clone());
     // The server is gone, and the command goes on.

@@ -6,6 +6,7 @@ pub(crate) mod agents;
 pub(crate) mod doctor;
 pub(crate) mod files;
 pub(crate) mod logs;
+pub(crate) mod mcp;
 pub(crate) mod run;
 pub(crate) mod secrets;
 pub(crate) mod serve;

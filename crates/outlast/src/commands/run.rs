@@ -127,6 +127,7 @@ fn request(asked: &Run, agent: Option<&str>, environment: &Environment) -> Resul
         model: asked.model.clone(),
         mcp_servers,
         system_prompt,
+        additional_instructions: None,
         credential_id: asked.credential,
         extra_env: (!extra_env.is_empty()).then_some(extra_env),
         name: asked.name.clone(),

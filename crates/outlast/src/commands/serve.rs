@@ -7,12 +7,12 @@
 use crate::{
     config::{self, Config, LogFormat, ServerConfig},
     exit::{Exit, Failure},
-    running::Running,
+    running::{self, Running},
     term::Term,
 };
 use doors::{Door, Visitors};
 use session::{FirstKey, Sessions};
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
@@ -43,20 +43,32 @@ pub(crate) async fn serve(config: &Config, term: &Term) -> Result<Exit, Failure>
             return Err(Failure::Broken(error.to_string()));
         }
     };
-    let addr = door.addr();
-    let running = Running { background: config.server.detached, ..Running::here(addr) };
+    let socket = running::socket_path(&config.data);
+    let url = match (door.addr(), &socket) {
+        (Some(addr), _) => running::reachable_url(addr),
+        (None, Some(socket)) => running::socket_url(socket),
+        (None, None) => return Err(no_socket(&config.data)),
+    };
+    let running = Running { background: config.server.detached, ..Running::here(url.clone(), socket) };
     let _announced = running.announce(&config.data)?;
-    if !addr.ip().is_loopback() {
+    if let Some(addr) = door.addr().filter(|addr| !addr.ip().is_loopback()) {
         term.note(&format!(
             "warning: {addr} can be reached from other machines, and speaks plain HTTP; put a TLS proxy in front of it"
         ));
     }
-    announce(term, &format!("outlast listens on http://{addr}"));
+    announce(
+        term,
+        &format!("outlast listens on {}", door.addr().map_or(url, |addr| format!("http://{addr}"))),
+    );
     if let FirstKey::Made(path) = first_key {
         announce(term, &format!("the first key is in {}", path.display()));
     }
-    tracing::info!(%addr, data = %config.data.display(), version = env!("CARGO_PKG_VERSION"), "listening");
+    tracing::info!(url = running.url, data = %config.data.display(), version = env!("CARGO_PKG_VERSION"), "listening");
     until_stopped(door, &sessions, &mut signals, &config.server).await
+}
+
+fn no_socket(data: &Path) -> Failure {
+    Failure::Usage(format!("the path of {} is too long for a socket; choose a shorter one", data.display()))
 }
 
 /// That nobody reads stdout any more is no reason not to serve.
@@ -133,9 +145,13 @@ async fn idle(sessions: &Sessions, visitors: &Visitors, until_idle: Option<Durat
 }
 
 fn start_logs(server: &ServerConfig, term: &Term) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(&server.log).map_err(|error| {
+    let bad = |error: &dyn std::fmt::Display| {
         Failure::Usage(format!("the log filter {:?} cannot be used: {error}", server.log))
-    })?;
+    };
+    // The MCP library writes whole messages into its own log, with what is secret in them: never below a warning.
+    let filter = EnvFilter::try_new(&server.log).map_err(|error| bad(&error))?.add_directive(
+        "rmcp=warn".parse().map_err(|error: tracing_subscriber::filter::ParseError| bad(&error))?,
+    );
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -220,6 +236,7 @@ pub(super) fn sandboxing(given: config::Sandbox) -> Result<session::Sandboxing, 
 fn door_options(config: &Config) -> doors::Options {
     let mut options = doors::Options::new(config.server.listen, config.data.join(UPLOADS));
     options.hosts.clone_from(&config.server.hosts);
+    options.socket = running::socket_path(&config.data);
     options
 }
 

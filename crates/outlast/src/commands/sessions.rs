@@ -8,7 +8,9 @@ use crate::{
     table::{facts, table},
     term::Form,
 };
-use protocol::{AnswerPermission, Configure, ListSessions, Session, SessionKindFilter, Status, limits};
+use protocol::{
+    AnswerPermission, Configure, ListSessions, Session, SessionKindFilter, Status, UsageSums, limits,
+};
 
 /// What is done to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +75,40 @@ impl Asking<'_> {
         match self.term.form {
             Form::Json => self.term.json(&session)?,
             Form::Text => self.term.say(&facts(self.term.paint(), &description(&session)))?,
+        }
+        Ok(Exit::Done)
+    }
+
+    pub(crate) async fn usage(&self, typed: Option<&str>) -> Result<Exit, Failure> {
+        let Some(typed) = typed else {
+            let all = self.client.usage().await?;
+            match self.term.form {
+                Form::Json => self.term.json(&all)?,
+                Form::Text => {
+                    let stored = &all.stored;
+                    let mut lines = vec![("tenant", Some(all.tenant_id.to_string()))];
+                    lines.extend(used(&all.usage));
+                    lines.push((
+                        "stored",
+                        Some(format!(
+                            "{} sessions, {} events, {} bytes",
+                            stored.sessions, stored.events, stored.bytes
+                        )),
+                    ));
+                    self.term.say(&facts(self.term.paint(), &lines))?;
+                }
+            }
+            return Ok(Exit::Done);
+        };
+        let id = reach::session(&self.client, typed).await?;
+        let session = self.client.session(id).await?;
+        match self.term.form {
+            Form::Json => self.term.json(&session.usage)?,
+            Form::Text => {
+                let mut lines = vec![("session", Some(id.to_string()))];
+                lines.extend(used(&session.usage));
+                self.term.say(&facts(self.term.paint(), &lines))?;
+            }
         }
         Ok(Exit::Done)
     }
@@ -186,6 +222,20 @@ fn minutes(time: &str) -> String {
     time.get(..16).unwrap_or(time).replace('T', " ")
 }
 
+fn used(usage: &UsageSums) -> Vec<(&'static str, Option<String>)> {
+    let some = |count: u64| (count > 0).then(|| count.to_string());
+    vec![
+        ("turns", Some(usage.turns.to_string())),
+        ("of them untold", some(usage.untold_turns)),
+        ("tokens in", Some(usage.input_tokens.to_string())),
+        ("tokens out", Some(usage.output_tokens.to_string())),
+        ("read from cache", some(usage.cached_read_tokens)),
+        ("written to cache", some(usage.cached_write_tokens)),
+        ("thought", some(usage.thought_tokens)),
+        ("cost", Some(usage.cost_usd.to_string())),
+    ]
+}
+
 fn description(session: &Session) -> Vec<(&'static str, Option<String>)> {
     let version = session.agent_version.map(|version| format!(" (version {version})")).unwrap_or_default();
     let reason = session.status_reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -202,6 +252,13 @@ fn description(session: &Session) -> Vec<(&'static str, Option<String>)> {
         ("created", Some(session.created_at.to_string())),
         ("last active", Some(session.last_active_at.to_string())),
         ("events", Some(format!("{} to {}", session.first_seq, session.last_seq))),
+        (
+            "used",
+            (session.usage.turns > 0).then(|| {
+                let UsageSums { turns, input_tokens, output_tokens, cost_usd, .. } = session.usage;
+                format!("{turns} turns, {input_tokens} tokens in, {output_tokens} out, {cost_usd}")
+            }),
+        ),
         ("forked from", session.forked_from.map(|fork| format!("{} at {}", fork.session, fork.seq))),
     ]
 }

@@ -41,6 +41,7 @@ impl Asking<'_> {
             model: asked.model.clone(),
             mcp_servers: None,
             system_prompt: None,
+            additional_instructions: None,
             credential_id: asked.credential,
             extra_env: (!env.is_empty()).then_some(env),
             name: Some(format!("test of {}", asked.name)),

@@ -101,6 +101,113 @@ async fn a_crash_in_a_turn_has_one_outcome_and_the_next_prompt_brings_the_agent_
     assert_eq!(text_of(&say(&http, &id, "echo back").await), "back");
 }
 
+/// The end of its input comes first, and a signal only when that was not enough.
+#[tokio::test]
+async fn a_stopped_agent_has_time_to_save_what_it_knows() {
+    let (_server, http) = server().await;
+    let shake = r#"
+id() { printf %s "$1" | sed 's/.*"id":\("[^"]*"\|[0-9]*\).*/\1/'; }
+trap 'echo told >>how; exit 0' TERM
+read -r line; printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":1}}\n' "$(id "$line")"
+read -r line; printf '{"jsonrpc":"2.0","id":%s,"result":{"sessionId":"s"}}\n' "$(id "$line")"
+while read -r line; do :; done
+"#;
+    for (name, rest, how) in [
+        ("saves", "sleep 0.3; echo saved >>how; exit 0", "saved"),
+        ("stays", "echo waits >>how; while :; do sleep 0.05; done", "waits\ntold"),
+    ] {
+        deploy_script(&http, name, &format!("{shake}{rest}")).await;
+        let id = session_of(&http, &json!({"agent": name})).await;
+        act(&http, &id, "stop").await.expect(200).unwrap();
+        let file = http.get(&format!("/api/sessions/{id}/files/content?path=how")).await.unwrap();
+        assert_eq!(file.text().trim(), how, "{name}");
+    }
+}
+
+/// What the session's record says of its agent's comings and goings, from the first end on.
+fn told(recorded: &[Value]) -> Vec<String> {
+    let first = recorded.iter().position(is("occupant_exited")).unwrap();
+    let told = recorded[first..].iter().filter_map(|event| match event["type"].as_str()? {
+        kind @ ("occupant_exited" | "occupant_started") => Some(kind.to_owned()),
+        "session_status" => Some(event["to"].as_str()?.to_owned()),
+        "notice" => event["text"].as_str()?.split_once(": it ").map(|(_, text)| text.to_owned()),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[tokio::test]
+async fn a_crashed_agent_comes_back_unasked_with_its_memory() {
+    let (_server, http) = server().await;
+    let id = session(&http).await;
+    say(&http, &id, "remember blue").await;
+    say(&http, &id, "crash 3").await;
+    let recorded = until_count(&http, &id, "occupant_started", 2).await;
+    let expected = [
+        "occupant_exited",
+        "error",
+        "is started again in 500 ms, 1 of 5 times within 600 s",
+        "occupant_started",
+    ];
+    assert_eq!(told(&recorded), expected);
+    until(&http, &id, |event| event["to"] == "active" && event["from"] == "error").await;
+    assert_eq!(text_of(&say(&http, &id, "recall").await), "blue");
+    assert_eq!(of_type(&events(&http, &id).await, "occupant_started").len(), 2, "the prompt started nothing");
+    // One that leaves with success meant to: it is not brought back before it is needed.
+    say(&http, &id, "crash 0").await;
+    until(&http, &id, |event| {
+        event["type"] == "session_status"
+            && event["to"] == "error"
+            && event["seq"].as_u64() > recorded.last().unwrap()["seq"].as_u64()
+    })
+    .await;
+    assert_eq!(text_of(&say(&http, &id, "recall").await), "blue");
+    let recorded = events(&http, &id).await;
+    assert_eq!(
+        told(&recorded).iter().filter(|text| text.contains("started again")).count(),
+        1,
+        "{recorded:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_agent_that_crashes_for_ever_stays_down_until_it_is_needed() {
+    let (_server, http) = server().await;
+    let script = r#"
+id() { printf %s "$1" | sed 's/.*"id":\("[^"]*"\|[0-9]*\).*/\1/'; }
+echo x >>starts
+read -r line; printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":1}}\n' "$(id "$line")"
+read -r line; printf '{"jsonrpc":"2.0","id":%s,"result":{"sessionId":"s"}}\n' "$(id "$line")"
+[ "$(wc -l <starts)" -gt 6 ] || exit 3
+while read -r line; do printf '{"jsonrpc":"2.0","id":%s,"result":{"stopReason":"end_turn"}}\n' "$(id "$line")"; done"#;
+    deploy_script(&http, "unstable", script).await;
+    let id = session_of(&http, &json!({"agent": "unstable"})).await;
+    let down = |event: &Value| {
+        event["text"].as_str().is_some_and(|text| text.contains("stays down until it is needed"))
+    };
+    let recorded = until(&http, &id, down).await;
+    let waits: Vec<_> =
+        told(&recorded).into_iter().filter(|text| text.contains("started again in")).collect();
+    assert_eq!(waits.len(), 5, "{waits:?}");
+    assert!(waits[4].contains("8000 ms"), "{waits:?}");
+    assert_eq!(of_type(&recorded, "occupant_started").len(), 6);
+    assert_eq!(get(&http, &id).await["status"], "error");
+    assert!(names(&say(&http, &id, "go").await).contains(&"turn_complete"));
+}
+
+/// Ending a session whose agent is about to be brought back ends that too.
+#[tokio::test]
+async fn an_end_is_obeyed_before_a_restart() {
+    let (_server, http) = server().await;
+    let id = session(&http).await;
+    say(&http, &id, "crash").await;
+    until(&http, &id, |event| event["text"].as_str().is_some_and(|text| text.contains("started again in")))
+        .await;
+    let ended = http.delete(&format!("/api/sessions/{id}")).await.unwrap().expect(200).unwrap();
+    assert_eq!(ended["session"]["status"], "ended");
+    assert_eq!(of_type(&events(&http, &id).await, "occupant_started").len(), 1);
+}
+
 #[tokio::test]
 async fn junk_lines_are_survived_and_noted() {
     let (_server, http) = server().await;

@@ -51,6 +51,39 @@ async fn a_fork_has_the_past_and_goes_its_own_way() {
     run(PROGRAM, ["audit", "verify", "--data", &data], &[]).await.unwrap().ok().unwrap();
 }
 
+/// The agent forks its own conversation where it can; where it cannot, the copy of its home brings it back.
+#[tokio::test]
+async fn a_fork_at_the_end_is_the_agents_own() {
+    let (_server, http) = server().await;
+    for (name, flags, how) in [
+        ("forks", "", "forked"),
+        ("resumes", ", \"--no-fork\"", "resumed"),
+        ("lies", ", \"--forgetful\", \"--no-load\"", "transcript"),
+    ] {
+        deploy(&http, name, &format!("command = \"outlast\"\nargs = [\"demo-agent\"{flags}]\n")).await;
+        let id = session_of(&http, &json!({"agent": name})).await;
+        say(&http, &id, "remember blue").await;
+        let made =
+            http.post(&format!("/api/sessions/{id}/fork"), &json!({})).await.unwrap().expect(201).unwrap();
+        let fork = made["session"]["id"].as_str().unwrap();
+        let recorded = events(&http, fork).await;
+        let started = of_type(&recorded, "occupant_started");
+        let (first, last) = (started[0], started[started.len() - 1]);
+        assert_eq!(last["how"], how, "{name}");
+        assert_eq!(first["agentSession"] == last["agentSession"], how == "resumed", "{name}: {started:?}");
+        if how == "forked" {
+            say(&http, fork, "remember green").await;
+            assert_eq!(text_of(&say(&http, fork, "recall").await), "blue, green");
+            assert_eq!(text_of(&say(&http, &id, "recall").await), "blue");
+            // From here on it is its own conversation, and is resumed as that.
+            act(&http, fork, "stop").await.expect(200).unwrap();
+            assert_eq!(text_of(&say(&http, fork, "recall").await), "blue, green");
+            let recorded = events(&http, fork).await;
+            assert_eq!(of_type(&recorded, "occupant_started").last().unwrap()["how"], "resumed");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_fork_of_an_earlier_point_says_what_its_files_are() {
     let (server, http) = server().await;

@@ -19,6 +19,8 @@ mod files;
 mod forks;
 mod kit;
 mod lifecycle;
+mod mcp;
+mod mcp_bridge;
 mod misbehaviour;
 mod packaging;
 mod prompts;

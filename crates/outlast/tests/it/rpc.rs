@@ -81,6 +81,29 @@ async fn a_conversation_with_its_events() {
     );
 }
 
+/// Instructions reach the agent once, before its first prompt, and each session of a machine has its own.
+#[tokio::test]
+async fn instructions_come_through_the_session() {
+    let (server, http) = server().await;
+    let mut rpc = socket(&server).await;
+    for words in ["speak of tides", "speak of stars"] {
+        let options = json!({"additionalInstructions": words, "skipOsInstructions": true});
+        let made = rpc.call("createSession", json!(["sea", "demo", options])).await.unwrap();
+        let id = made["sessionId"].as_str().unwrap().to_owned();
+        let first = rpc.call("sendPrompt", json!([id, "blocks"])).await.unwrap();
+        let told = first["text"].as_str().unwrap();
+        assert!(told.contains(words) && told.ends_with("|blocks"), "{told}");
+        let second = rpc.call("sendPrompt", json!([id, "blocks"])).await.unwrap();
+        assert_eq!(second["text"], "blocks", "once");
+        let recorded = events(&http, &id).await;
+        let asked = of_type(&recorded, "prompt_accepted");
+        assert!(
+            asked.iter().all(|event| !event.to_string().contains(words)),
+            "no words in the person's mouth"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_permission_is_answered_and_a_turn_cancelled() {
     let (server, http) = server().await;
@@ -172,7 +195,7 @@ async fn bad_calls_are_refused_and_keys_checked() {
         ("getSessionEvents", json!([id, {"limit": 0}]), -32602),
         ("createSession", json!({"agentType": "nobody"}), -32000),
         ("createSession", json!({"agentType": "demo", "vm": 7}), -32602),
-        ("createSession", json!({"agentType": "demo", "additionalInstructions": "x"}), -32000),
+        ("createSession", json!({"agentType": "demo", "additionalInstructions": 7}), -32602),
         ("respondPermission", json!([id, 1]), -32602),
     ] {
         let error = rpc.refused(method, params.clone()).await.unwrap();

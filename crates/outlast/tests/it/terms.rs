@@ -18,9 +18,12 @@ fn last<'a>(events: &'a [Value], kind: &str) -> &'a Value {
 #[tokio::test]
 async fn an_agent_that_forgot_is_given_a_transcript() {
     let (_server, http) = server().await;
-    for (name, flags) in
-        [("lost", ", \"--no-resume\", \"--no-load\""), ("forgetful", ", \"--no-resume\", \"--forgetful\"")]
-    {
+    for (name, flags) in [
+        ("lost", ", \"--no-resume\", \"--no-load\""),
+        ("forgetful", ", \"--no-resume\", \"--forgetful\""),
+        // It answers session/resume with success too, but its own list does not have the conversation.
+        ("liar", ", \"--no-load\", \"--forgetful\""),
+    ] {
         let id = demo_with(&http, name, flags, "").await;
         say(&http, &id, "echo the word is swordfish").await;
         say(&http, &id, "tool").await;
@@ -57,6 +60,24 @@ async fn a_load_is_compared_and_not_recorded_again() {
     let replayed =
         of_type(&all, "agent_update").into_iter().filter(|event| event["seq"].as_u64().unwrap() < started);
     assert_eq!(replayed.count(), before, "nothing was recorded while it was told again");
+}
+
+/// Where an agent lists nothing, its word is all there is, and its owner may not take it.
+#[tokio::test]
+async fn an_owner_can_have_only_what_is_compared() {
+    let (_server, http) = server().await;
+    for (name, resume, how) in
+        [("any", "any", "resumed"), ("load", "load", "loaded"), ("none", "transcript", "transcript")]
+    {
+        let manifest =
+            format!("command = \"outlast\"\nargs = [\"demo-agent\", \"--no-list\"]\nresume = \"{resume}\"\n");
+        deploy(&http, name, &manifest).await;
+        let id = session_of(&http, &json!({"agent": name})).await;
+        say(&http, &id, "remember swordfish").await;
+        act(&http, &id, "stop").await.expect(200).unwrap();
+        say(&http, &id, "echo back").await;
+        assert_eq!(last(&events(&http, &id).await, "occupant_started")["how"], how, "{name}");
+    }
 }
 
 #[tokio::test]
@@ -113,6 +134,54 @@ async fn budgets_end_turns_with_a_reason() {
         .iter()
         .any(|notice| notice["text"].as_str().unwrap().contains("not enforced"));
     assert!(warned, "{all:?}");
+}
+
+/// Sums of what turns used: in the session, of the tenant, and the same after a kill, a fork and a removal.
+#[tokio::test]
+async fn what_turns_used_is_summed_for_session_and_tenant() {
+    let (mut server, http) = server().await;
+    let tenants = async |http: &Http| http.get("/api/usage").await.unwrap().expect(200).unwrap();
+    assert_eq!(tenants(&http).await["usage"]["turns"], 0);
+    let (one, two) = (session(&http).await, session(&http).await);
+    say(&http, &one, "echo 12345678\ncost 7").await;
+    say(&http, &one, "cost 5").await;
+    say(&http, &two, "error").await;
+    say(&http, &two, "cost 100").await;
+    // A turn that is ended from outside has cost what was told by then.
+    let mut stopped = send(&http, &two, &json!({"content": "cost 3\nsilent"})).await;
+    until(&http, &two, |event| event["update"]["cost"]["amount"] == 1.03).await;
+    act(&http, &two, "stop").await.expect(200).unwrap();
+    stopped.collect().await.unwrap();
+
+    let recorded = [events(&http, &one).await, events(&http, &two).await].concat();
+    let ended = of_type(&recorded, "turn_ended");
+    let tokens =
+        |name: &str| ended.iter().map(|event| event["usage"][name].as_u64().unwrap_or(0)).sum::<u64>();
+    let (first, all) = (get(&http, &one).await["usage"].clone(), tenants(&http).await);
+    assert_eq!(
+        (&first["turns"], &first["untoldTurns"], &first["costUsd"]),
+        (&json!(2), &json!(0), &json!(0.12))
+    );
+    assert!(first["inputTokens"].as_u64().unwrap() > 0);
+    assert_eq!((&all["usage"]["turns"], &all["usage"]["untoldTurns"]), (&json!(5), &json!(1)), "{all}");
+    assert_eq!(all["usage"]["costUsd"], 1.15, "{all}");
+    assert_eq!(all["usage"]["inputTokens"], tokens("inputTokens"));
+    assert_eq!(all["usage"]["outputTokens"], tokens("outputTokens"));
+
+    server.kill9().unwrap();
+    server.restart().await.unwrap();
+    let http = server.http().unwrap();
+    assert_eq!(tenants(&http).await["usage"], all["usage"], "the same after a kill");
+    assert_eq!(get(&http, &one).await["usage"], first);
+    let forked =
+        http.post(&format!("/api/sessions/{one}/fork"), &json!({})).await.unwrap().expect(201).unwrap();
+    assert_eq!(forked["session"]["usage"]["turns"], 0, "a fork has used nothing yet");
+    http.delete(&format!("/api/sessions/{two}?purge=true")).await.unwrap().expect(200).unwrap();
+    assert_eq!(tenants(&http).await["usage"], all["usage"], "what is used stays used");
+    let told = server.cli(&["usage"]).await.unwrap().ok().unwrap();
+    assert!(told.contains("$1.15") && told.contains("stored"), "{told}");
+    let told = server.cli(&["usage", &one]).await.unwrap().ok().unwrap();
+    assert!(told.contains("$0.12"), "{told}");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use super::{
     CONFIG_VERSION, Config, HELLO, Keeper, KeeperError, Order, START, Started, binary, config, kept,
-    line::{self, Line},
+    line::{self, Line, Pipe},
 };
 use ::keeper::{codec::Blob, wire};
 use std::{
@@ -130,7 +130,7 @@ impl Keepers {
     }
 }
 
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, KeeperError> + Send + 'static,
 ) -> Result<T, KeeperError> {
     match tokio::task::spawn_blocking(work).await {
@@ -210,7 +210,12 @@ async fn connect(id: &str, folder: &Path, token: wire::Token) -> Result<Keeper, 
     let path = format!("/proc/self/fd/{}/{}", open.as_raw_fd(), config::SOCKET);
     let stream = UnixStream::connect(path).await.map_err(gone)?;
     drop(open);
-    let greeted = tokio::time::timeout(HELLO, line::greet(stream, token)).await;
+    join(stream.into(), token).await
+}
+
+/// Says hello to whoever is at the other end.
+pub(crate) async fn join(pipe: Pipe, token: wire::Token) -> Result<Keeper, KeeperError> {
+    let greeted = tokio::time::timeout(HELLO, line::greet(pipe, token)).await;
     let (stream, welcome) = greeted.map_err(|_| KeeperError::Silent(HELLO))??;
     Ok(Keeper {
         version: welcome.version,

@@ -14,11 +14,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::UnixStream,
     sync::{Notify, oneshot, watch},
 };
 
@@ -36,21 +33,34 @@ pub(crate) struct Welcome {
     pub(crate) processes: Vec<wire::ProcessState>,
 }
 
+/// Whatever carries a connection to a keeper: its socket, or the streams of a program that relays to it.
+pub(crate) struct Pipe {
+    pub(crate) read: Box<dyn AsyncRead + Send + Unpin>,
+    pub(crate) write: Box<dyn AsyncWrite + Send + Unpin>,
+    /// The program and its like, which end with the connection.
+    pub(crate) hold: Box<dyn Send>,
+}
+
+impl From<UnixStream> for Pipe {
+    fn from(stream: UnixStream) -> Self {
+        let (read, write) = stream.into_split();
+        Self { read: Box::new(read), write: Box::new(write), hold: Box::new(()) }
+    }
+}
+
 /// A connection that said hello, and what has been read beyond the answer.
 pub(crate) struct Greeted {
-    stream: UnixStream,
+    pipe: Pipe,
     read: Vec<u8>,
 }
 
 /// Says hello and waits for the welcome.
-pub(crate) async fn greet(
-    mut stream: UnixStream,
-    token: wire::Token,
-) -> Result<(Greeted, Welcome), KeeperError> {
+pub(crate) async fn greet(mut pipe: Pipe, token: wire::Token) -> Result<(Greeted, Welcome), KeeperError> {
     let mut bytes = Vec::new();
     let framed = wire::frame(&Request::Hello { version: wire::VERSION, token }, &mut bytes);
     framed.map_err(|_| KeeperError::TurnedAway)?;
-    stream.write_all(&bytes).await.map_err(|_| KeeperError::TurnedAway)?;
+    pipe.write.write_all(&bytes).await.map_err(|_| KeeperError::TurnedAway)?;
+    pipe.write.flush().await.map_err(|_| KeeperError::TurnedAway)?;
     let mut read = Vec::new();
     loop {
         if let Some((body, length)) = wire::split(&read, wire::FRAME_BYTES).map_err(|_| KeeperError::Gone)? {
@@ -63,9 +73,9 @@ pub(crate) async fn greet(
                 return Err(KeeperError::Gone);
             };
             read.drain(..length);
-            return Ok((Greeted { stream, read }, Welcome { version: theirs, epoch, isolation, processes }));
+            return Ok((Greeted { pipe, read }, Welcome { version: theirs, epoch, isolation, processes }));
         }
-        match stream.read_buf(&mut read).await {
+        match pipe.read.read_buf(&mut read).await {
             Ok(0) | Err(_) => return Err(KeeperError::TurnedAway),
             Ok(_) => {}
         }
@@ -209,13 +219,14 @@ impl Line {
         let shared =
             Arc::new(Shared { state: Mutex::default(), more: Notify::new(), refusal: Notify::new() });
         let (tell_gone, gone) = watch::channel(false);
-        let (read, write) = greeted.stream.into_split();
+        let Greeted { pipe: Pipe { read, write, hold }, read: ahead } = greeted;
         let (reader, writer) = (Arc::clone(&shared), Arc::clone(&shared));
         let writing = tokio::spawn(async move { writer.write(write).await });
         tokio::spawn(async move {
-            reader.read(read, greeted.read).await;
+            reader.read(read, ahead).await;
             reader.close();
             writing.abort();
+            drop(hold);
             let _ = tell_gone.send(true);
         });
         Arc::new(Self { shared, gone })
@@ -358,7 +369,7 @@ impl Drop for Line {
 }
 
 impl Shared {
-    async fn write(&self, mut socket: OwnedWriteHalf) {
+    async fn write(&self, mut socket: impl AsyncWrite + Unpin) {
         let mut bytes = Vec::new();
         loop {
             let more = self.more.notified();
@@ -369,12 +380,14 @@ impl Shared {
             };
             if bytes.is_empty() {
                 if over {
+                    // One that is closed already needs no word.
+                    let _ = socket.shutdown().await;
                     return;
                 }
                 more.await;
                 continue;
             }
-            if socket.write_all(&bytes).await.is_err() {
+            if socket.write_all(&bytes).await.is_err() || socket.flush().await.is_err() {
                 return;
             }
             bytes.clear();
@@ -382,7 +395,7 @@ impl Shared {
         }
     }
 
-    async fn read(&self, mut socket: OwnedReadHalf, mut bytes: Vec<u8>) {
+    async fn read(&self, mut socket: impl AsyncRead + Unpin, mut bytes: Vec<u8>) {
         loop {
             let mut used = 0;
             while let Ok(Some((body, length))) = wire::split(&bytes[used..], wire::FRAME_BYTES) {

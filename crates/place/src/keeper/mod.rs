@@ -5,7 +5,7 @@
 //! dropped [`Keeper`] or [`Process`] ends nothing. What a process wrote and nobody acknowledged waits in the keeper,
 //! by offset; what was sent to it is numbered and arrives once. This module knows nothing of what is inside.
 
-mod binary;
+pub(crate) mod binary;
 mod folder;
 mod line;
 mod shell;
@@ -26,6 +26,8 @@ use ::keeper::{
 };
 pub use config::{Access, HostRule, Limits, Mount, Network, Sandbox};
 pub use folder::Keepers;
+pub(crate) use folder::{blocking, join};
+pub(crate) use line::Pipe;
 use line::{Line, Refused};
 pub use shell::{
     CommandInput, Ended, How, Left, RunError, Shell, ShellEvent, ShellPhase, ShellState, Stream, Unfit, Whom,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     base: Timestamp,
     started: Instant,
     stood: Duration,
@@ -15,28 +15,28 @@ pub(super) struct Clock {
 
 impl Clock {
     /// Shows the wall clock's time now, and goes its own way from there.
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { base: Timestamp::now(), started: now, stood: Duration::ZERO, frozen: None }
     }
 
-    pub(super) fn read(&self, now: Instant) -> Timestamp {
+    pub(crate) fn read(&self, now: Instant) -> Timestamp {
         let until = self.frozen.unwrap_or(now);
         let ran = until.saturating_duration_since(self.started).saturating_sub(self.stood);
         Timestamp::from_millis(self.base.as_millis() + i64::try_from(ran.as_millis()).unwrap_or(i64::MAX))
     }
 
-    pub(super) fn freeze(&mut self, now: Instant) {
+    pub(crate) fn freeze(&mut self, now: Instant) {
         self.frozen.get_or_insert(now);
     }
 
-    pub(super) fn thaw(&mut self, now: Instant) {
+    pub(crate) fn thaw(&mut self, now: Instant) {
         if let Some(since) = self.frozen.take() {
             self.stood += now.saturating_duration_since(since);
         }
     }
 
     /// The real moment at which this clock will show `at`; never while it stands still.
-    pub(super) fn when(&self, at: Timestamp, now: Instant) -> Option<Instant> {
+    pub(crate) fn when(&self, at: Timestamp, now: Instant) -> Option<Instant> {
         if self.frozen.is_some() {
             return None;
         }

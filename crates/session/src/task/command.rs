@@ -85,6 +85,8 @@ pub(crate) enum Command {
     Space {
         space: Space,
     },
+    /// For a shell.
+    Shell(crate::shells::ShellCommand),
     /// Only wakes the task, which then takes up what a stopped server left.
     Wake,
     Shutdown,
@@ -106,6 +108,7 @@ impl Command {
             | Self::Answer { reply, .. } => drop(reply.send(Err(fault.clone()))),
             Self::Logs { reply } => drop(reply.send(Err(fault.clone()))),
             Self::Snapshot { reply } => drop(reply.send(Err(fault.clone()))),
+            Self::Shell(command) => command.refuse(fault),
             Self::Space { .. } | Self::Wake | Self::Shutdown => {}
         }
     }
@@ -135,6 +138,7 @@ impl Task {
                 let _ = reply.send(Ok(logs));
             }
             Command::Space { space } => self.on_space(space),
+            Command::Shell(command) => command.refuse(&crate::shells::no_shell()),
             Command::Wake => {}
             Command::Shutdown => self.close(),
         }
@@ -368,6 +372,7 @@ impl Task {
 
     /// Every open turn gets its outcome now; the status changes when the process is gone.
     fn begin_end(&mut self, after: After, cx: &mut Cx) {
+        self.restart_at = None;
         for turn in self.turns.take_all() {
             self.end_turn(&turn, Outcome::Interrupted, Reason::SessionEnded, None, None, cx);
         }

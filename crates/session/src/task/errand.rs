@@ -18,7 +18,7 @@ use tokio::time::Instant;
 pub(super) type Errand = Pin<Box<dyn Future<Output = Ran> + Send>>;
 
 /// A snapshot, or why there is none.
-type Taken = Result<SnapshotTaken, Fault>;
+pub(crate) type Taken = Result<SnapshotTaken, Fault>;
 
 /// The disk is nearly full: stops the occupant where it is, whatever its session is about.
 pub(super) fn stand_still(hold: &Hold) -> Errand {
@@ -40,7 +40,7 @@ pub(super) enum Ran {
 
 /// What stays of the workspace when nothing runs in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stays {
+pub(crate) enum Stays {
     /// The folder as it is; nobody asked for more.
     Folder,
     /// The folder, and a snapshot of it.
@@ -87,28 +87,35 @@ pub(super) fn freeze(shared: &Arc<Shared>, fixed: &NewSession, hold: &Hold, repl
 /// Ends what the occupant left, and puts the files away.
 pub(super) fn put_away(shared: &Arc<Shared>, fixed: &NewSession, hold: Option<Hold>, stays: Stays) -> Errand {
     let (shared, fixed) = (Arc::clone(shared), fixed.clone());
-    Box::pin(async move {
-        if let Some(hold) = hold {
-            hold.end().await;
-        }
-        let _entry = shared.sandboxes.entry(&fixed.sandbox).await;
-        let place = &shared.place;
-        if stays == Stays::Folder || !place.exists(&fixed.sandbox).await {
-            return Ran::PutAway { taken: None };
-        }
-        let taken = take(&shared, &fixed).await;
-        if stays == Stays::Snapshot && taken.is_ok() && !in_use(&shared, &fixed).await {
-            match place.destroy(&fixed.sandbox).await {
-                Ok(()) => {}
-                // The snapshot has it; the folder is tried again at the next start.
-                Err(error) => tracing::warn!(session = %fixed.id, %error, "a workspace could not be removed"),
-            }
-        }
-        Ran::PutAway { taken: Some(taken) }
-    })
+    Box::pin(async move { Ran::PutAway { taken: away(&shared, &fixed, hold, stays).await } })
 }
 
-async fn take(shared: &Shared, fixed: &NewSession) -> Taken {
+pub(crate) async fn away(
+    shared: &Shared,
+    fixed: &NewSession,
+    hold: Option<Hold>,
+    stays: Stays,
+) -> Option<Taken> {
+    if let Some(hold) = hold {
+        hold.end().await;
+    }
+    let _entry = shared.sandboxes.entry(&fixed.sandbox).await;
+    let place = &shared.place;
+    if stays == Stays::Folder || !place.exists(&fixed.sandbox).await {
+        return None;
+    }
+    let taken = take(shared, fixed).await;
+    if stays == Stays::Snapshot && taken.is_ok() && !in_use(shared, fixed).await {
+        match place.destroy(&fixed.sandbox).await {
+            Ok(()) => {}
+            // The snapshot has it; the folder is tried again at the next start.
+            Err(error) => tracing::warn!(session = %fixed.id, %error, "a workspace could not be removed"),
+        }
+    }
+    Some(taken)
+}
+
+pub(crate) async fn take(shared: &Shared, fixed: &NewSession) -> Taken {
     let walls = walls(fixed.place);
     let owner = shared.place.owner(&fixed.sandbox, walls).await.map_err(|error| faults::place(&error))?;
     let folder = shared.place.folder(&fixed.sandbox);
@@ -256,6 +263,7 @@ impl Task {
             && self.stage == Stage::Serving
             && matches!(self.state.status, Status::Paused | Status::Error | Status::Ended);
         if resting {
+            self.restart_at = None;
             self.leavers.push(reply);
             self.errands.push_back(put_away(&self.shared, &self.fixed, None, Stays::Snapshot));
         } else {

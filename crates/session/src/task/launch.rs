@@ -104,7 +104,7 @@ async fn launch(
     Ok(Launched { spawned, begin: outfit.begin, room, slot, told, disk_bytes: outfit.applied.disk_bytes })
 }
 
-fn warning(text: String) -> Body {
+pub(crate) fn warning(text: String) -> Body {
     Notice { level: Level::Warning, text }.into()
 }
 
@@ -208,6 +208,9 @@ pub(super) async fn outfit(
             auth: version.manifest.auth.clone(),
             place: PlaceOffers::FilesAndTerminals,
             before: before(shared, fixed, memo).await?,
+            whose: memo.whose,
+            ways: version.manifest.resume,
+            instructions: spec.instructions.clone(),
             policy: narrowed(policy, spec.policy.as_ref()),
             spent: memo.spent,
         },
@@ -270,7 +273,7 @@ async fn prepare(
     Ok((Home::New, notices))
 }
 
-async fn restore(shared: &Shared, fixed: &NewSession) -> Result<Option<Body>, Fault> {
+pub(crate) async fn restore(shared: &Shared, fixed: &NewSession) -> Result<Option<Body>, Fault> {
     let (place, walls) = (&shared.place, walls(fixed.place));
     let owner = place.owner(&fixed.sandbox, walls).await.map_err(|error| faults::place(&error))?;
     let folder = place.folder(&fixed.sandbox);

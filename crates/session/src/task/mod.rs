@@ -7,18 +7,20 @@
 //! another one from the stored row.
 
 mod asks;
-mod clock;
+pub(crate) mod clock;
 mod command;
-mod errand;
+pub(crate) mod errand;
 mod launch;
 mod occupied;
 mod record;
+mod restart;
 mod stored;
 mod terminals;
 
 pub(crate) use command::{Command, Prompt};
+pub(crate) use launch::{restore, warning};
 pub(crate) use record::first_state;
-pub(crate) use stored::{spawn_new, spawn_stored};
+pub(crate) use stored::{spawn_new, spawn_new_shell, spawn_stored};
 
 use crate::{
     Shared,
@@ -59,6 +61,8 @@ pub(crate) struct Task {
     turns: Turns,
     /// Rows that changed since the last append.
     turn_rows: Vec<TurnRow>,
+    /// What turns that ended since the last append have used.
+    used: protocol::UsageSums,
     occupied: Occupied,
     outbox: Outbox,
     /// Work that must be done before the next command is looked at, one after the other.
@@ -79,6 +83,8 @@ pub(crate) struct Task {
     /// Output is not read before this: the tenant's rate is used up.
     throttled_until: Option<Instant>,
     idle_since: Instant,
+    /// The agent crashed and is brought back then, unless it is needed before.
+    restart_at: Option<Instant>,
     stage: Stage,
 }
 
@@ -142,6 +148,7 @@ impl Task {
             redactor: occupant::Redactor::default(),
             turns: Turns::default(),
             turn_rows: Vec::new(),
+            used: protocol::UsageSums::default(),
             occupied: Occupied::Empty,
             outbox: Outbox::default(),
             errands: VecDeque::new(),
@@ -154,6 +161,7 @@ impl Task {
             configurers: VecDeque::new(),
             throttled_until: None,
             idle_since: Instant::now(),
+            restart_at: None,
             stage: Stage::Serving,
         }
     }
@@ -216,6 +224,7 @@ impl Task {
         let idle = self.turns.is_idle() || matches!(self.stage, Stage::Closing | Stage::Leaving);
         matches!(self.occupied, Occupied::Empty)
             && self.errands.is_empty()
+            && self.restart_at.is_none()
             && idle
             && self.pending.is_empty()
             && self.writer.pending_bytes() == 0
@@ -249,7 +258,7 @@ impl Task {
         let occupant = self.occupied.deadline(&self.clock);
         let idle = self.idle_deadline();
         let throttle = self.throttled_until.filter(|until| *until > Instant::now());
-        [occupant, idle, throttle].into_iter().flatten().min()
+        [occupant, idle, throttle, self.restart_deadline()].into_iter().flatten().min()
     }
 
     /// An occupant that nobody needs is stopped; one with a turn is never idle, unless it is frozen.
@@ -266,6 +275,8 @@ impl Task {
             let reason = format!("idle for {secs} s: its agent was stopped and comes back when needed");
             let evict = self.occupied.is_frozen();
             self.rest(Some(reason), evict, &mut cx);
+        } else if self.restart_deadline().is_some_and(|deadline| deadline <= now) {
+            self.restart(&mut cx);
         } else if let Some(heard) = self.occupied.overdue(now) {
             self.settle(cx);
             return self.on_heard(heard);
@@ -331,6 +342,7 @@ impl Task {
 
     /// The occupant could not be made or did not shake hands: everyone who waited for it is told.
     fn fail_start(&mut self, fault: &Fault, cx: &mut Cx) {
+        let wanted = self.is_wanted();
         cx.record(Actor::System, ErrorRaised { code: fault.code, message: fault.message.to_string() });
         self.shift(Move::Fail, Some(fault.message.to_string()), cx);
         for turn in self.turns.take_all() {
@@ -344,6 +356,9 @@ impl Task {
             );
         }
         self.dismiss_joiners(fault, cx);
+        if !wanted {
+            self.crashed("the agent did not come back", cx);
+        }
     }
 
     /// The occupant they wait for will not come.
@@ -359,11 +374,15 @@ impl Task {
         match said {
             Said::Ready { agent_session, .. } => {
                 self.memo.agent_session = Some(agent_session);
+                self.memo.whose = occupant::Whose::Own;
                 if let Occupied::Live(live) = &mut self.occupied {
                     live.ready();
                 }
                 self.shift(Move::Ready, None, cx);
-                self.idle_since = Instant::now();
+                // One that was brought back unasked is as idle as it was: a crash keeps nobody awake.
+                if self.is_wanted() {
+                    self.idle_since = Instant::now();
+                }
                 self.answer_joiners(cx);
                 self.start_next(cx);
             }
@@ -427,6 +446,14 @@ impl Task {
         usage: Option<protocol::Usage>,
         cx: &mut Cx,
     ) {
+        // A turn that is ended from here has used what its agent told so far.
+        let usage = usage.or_else(|| match &self.occupied {
+            Occupied::Live(live) => live.acp.used_so_far(turn.id),
+            Occupied::Empty | Occupied::Launching(_) => None,
+        });
+        let used = protocol::UsageSums::of_turn(usage.as_ref());
+        self.state.usage = self.state.usage.plus(used);
+        self.used = self.used.plus(used);
         let seq =
             cx.record(Actor::System, protocol::TurnEnded { turn: turn.id, outcome, reason, message, usage });
         self.turn_rows.push(turn_row(turn, true, Some(seq)));
@@ -515,7 +542,12 @@ impl Task {
             }
             None if was_ready => {
                 let reason = format!("the agent {}", exit.describe());
-                self.shift(Move::Fail, Some(reason), cx);
+                let was_active = self.state.status == Status::Active;
+                self.shift(Move::Fail, Some(reason.clone()), cx);
+                // One that leaves with success meant to, and comes back when it is needed.
+                if was_active && exit.exit.code != Some(0) {
+                    self.crashed(&reason, cx);
+                }
             }
             None => {
                 let said = stderr.map(|text| format!(": {}", text.trim_end())).unwrap_or_default();
@@ -556,6 +588,7 @@ impl Task {
 
     /// Starts an occupant where there is none.
     fn bring(&mut self) -> Result<(), Fault> {
+        self.restart_at = None;
         if !matches!(self.occupied, Occupied::Empty) {
             return Ok(());
         }

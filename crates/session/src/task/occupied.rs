@@ -11,6 +11,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 /// How long a dead process's output is still waited for: a child of its own may hold the pipe open for ever.
 const DRAIN: Duration = Duration::from_millis(200);
+const INPUT_END_GRACE: Duration = Duration::from_millis(limits::INPUT_END_GRACE_MS);
 /// Refused connections of one process that are told; a program that tries for ever fills no journal.
 const REFUSALS: u32 = 200;
 /// Between two looks at a workspace's size.
@@ -36,6 +37,17 @@ pub(super) enum After {
     End,
     /// The session is being removed.
     Remove,
+}
+
+impl After {
+    /// Of two wishes the one that goes further.
+    fn or_further(self, later: Self) -> Self {
+        match (self, later) {
+            (Self::Remove, _) | (_, Self::Remove) => Self::Remove,
+            (Self::End, _) | (_, Self::End) => Self::End,
+            (Self::Rest { .. }, later @ Self::Rest { .. }) => later,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -119,7 +131,16 @@ enum Refusals {
 
 struct Leaving {
     after: After,
-    kill_at: Instant,
+    /// What comes next when it is still there at this moment.
+    next: Urge,
+    at: Instant,
+}
+
+/// Its input has ended; these follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Urge {
+    Terminate,
+    Kill,
 }
 
 impl Occupied {
@@ -166,8 +187,8 @@ impl Occupied {
         matches!(self, Self::Live(live) if live.leaving.as_ref().is_some_and(|leaving| matches!(leaving.after, After::End | After::Remove)))
     }
 
-    /// Asks the process to end; it is killed when it has not after a grace time. A launch under way is
-    /// dropped, and its process with it.
+    /// Asks the process to end, by the end of its input at first; it is told to terminate when that is not enough, and
+    /// killed when it has not gone after a grace time. A launch under way is dropped, and its process with it.
     pub(super) fn stop(&mut self, after: After) {
         match self {
             Self::Empty => {}
@@ -176,14 +197,12 @@ impl Occupied {
                 live.process.stdin.close();
                 live.thaw();
                 live.go_on();
-                live.process.handle.signal(Signal::Terminate);
-                // Nothing takes an end back.
-                let after = match live.leaving.take() {
-                    Some(Leaving { after: After::Remove, .. }) => After::Remove,
-                    Some(Leaving { after: After::End, .. }) if after != After::Remove => After::End,
-                    Some(_) | None => after,
-                };
-                live.leaving = Some(Leaving { after, kill_at: Instant::now() + GRACE });
+                let (next, at) = (Urge::Terminate, Instant::now() + INPUT_END_GRACE);
+                // Nothing takes an end back, and asking again gives no more time.
+                live.leaving = Some(match live.leaving.take() {
+                    None => Leaving { after, next, at },
+                    Some(leaving) => Leaving { after: leaving.after.or_further(after), ..leaving },
+                });
             }
         }
     }
@@ -198,7 +217,7 @@ impl Occupied {
     pub(super) fn deadline(&self, clock: &Clock) -> Option<Instant> {
         let Self::Live(live) = self else { return None };
         let machine = live.acp.deadline().and_then(|at| clock.when(at, Instant::now()));
-        let kill = live.leaving.as_ref().filter(|_| live.exit.is_none()).map(|leaving| leaving.kill_at);
+        let kill = live.leaving.as_ref().filter(|_| live.exit.is_none()).map(|leaving| leaving.at);
         let drain = live.exit.as_ref().map(|(_, at)| *at + DRAIN);
         let closed = match live.stdout {
             Stdout::Closed(at) if live.exit.is_none() => Some(at + DRAIN),
@@ -220,10 +239,18 @@ impl Occupied {
             return live.leaving.is_none().then_some(Heard::StdoutClosed);
         }
         if let Some(leaving) = &mut live.leaving
-            && leaving.kill_at <= now
+            && leaving.at <= now
         {
-            live.process.handle.kill();
-            leaving.kill_at = now + GRACE;
+            match leaving.next {
+                Urge::Terminate => {
+                    live.process.handle.signal(Signal::Terminate);
+                    (leaving.next, leaving.at) = (Urge::Kill, now + GRACE.saturating_sub(INPUT_END_GRACE));
+                }
+                Urge::Kill => {
+                    live.process.handle.kill();
+                    leaving.at = now + GRACE;
+                }
+            }
         }
         None
     }

@@ -99,7 +99,8 @@ impl Task {
         let state = (self.written.as_ref() != Some(&self.state)).then(|| self.state.clone());
         let turns = std::mem::take(&mut self.turn_rows);
         if self.stage != Stage::Over && !(events.is_empty() && state.is_none() && turns.is_empty()) {
-            self.append(Append { at: Timestamp::now(), events, state, turns });
+            let used = std::mem::take(&mut self.used);
+            self.append(Append { at: Timestamp::now(), events, state, turns, used });
         }
         self.on_durable();
     }
@@ -129,6 +130,7 @@ impl Task {
         }
         self.state.live = !matches!(self.occupied, super::Occupied::Empty)
             || !self.errands.is_empty()
+            || self.restart_at.is_some()
             || !self.turns.is_idle();
         if stepped {
             self.note_occupant();
@@ -238,5 +240,6 @@ pub(crate) fn first_state(model: Option<String>, name: Option<String>, now: Time
         last_active_at: now,
         live: true,
         memo: String::new(),
+        usage: protocol::UsageSums::default(),
     }
 }

@@ -15,7 +15,7 @@ use crate::{
 };
 use journal::Journal;
 use occupant::{Cx, TurnLimits};
-use protocol::{Actor, Body, Code, Fault, Level, Notice, Outcome, Reason, SessionId, Status};
+use protocol::{Actor, Body, Code, Fault, Level, Notice, Outcome, Reason, SessionId, SessionKind, Status};
 use std::sync::Arc;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -41,6 +41,17 @@ pub(crate) fn spawn_new(task: Task, id: SessionId) {
     supervise(Arc::clone(&task.shared), task.serve().instrument(span), id);
 }
 
+/// The same for a shell.
+pub(crate) fn spawn_new_shell(task: crate::shells::ShellTask, shared: Arc<Shared>, id: SessionId) {
+    let span = tracing::info_span!("session", %id);
+    let forget = Forget { shared: Arc::clone(&shared), id };
+    let future = async move {
+        let _forget = forget;
+        task.run().await;
+    };
+    supervise(shared, future.instrument(span), id);
+}
+
 /// After this many broken tasks sessions are no longer taken up by themselves: something is badly wrong.
 const BREAKDOWNS: u64 = 100;
 
@@ -60,6 +71,13 @@ fn supervise(shared: Arc<Shared>, future: impl Future<Output = ()> + Send + 'sta
 
 async fn load(shared: &Arc<Shared>, id: SessionId, inbox: &mut Inbox) -> Result<(), Fault> {
     let (writer, row) = shared.journal.acquire(id).await.map_err(faults::write)?;
+    if row.fixed.kind == SessionKind::Shell {
+        let (_, empty) = tokio::sync::mpsc::channel(1);
+        let inbox = std::mem::replace(inbox, empty);
+        let _forget = Forget { shared: Arc::clone(shared), id };
+        crate::shells::serve_stored(Arc::clone(shared), writer, row, inbox).await;
+        return Ok(());
+    }
     let open =
         if row.state.live { shared.journal.open_turns(id).await.map_err(faults::read)? } else { Vec::new() };
     // The receiver moves into the task; what is left here is closed and empty.
@@ -225,6 +243,7 @@ impl Task {
             return self.leave_running();
         }
         self.stage = Stage::Closing;
+        self.restart_at = None;
         let mut cx = self.cx();
         self.interrupt_running(Reason::ServerStopped, &mut cx);
         if self.turns.has_waiting() {

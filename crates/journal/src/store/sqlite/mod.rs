@@ -25,8 +25,8 @@ use crate::{
     store::{Store, StoreError, Upkeep, Verdict, Verdicts},
 };
 use checkpoint::Checkpointer;
-use protocol::Tenant;
-use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
+use protocol::{Tenant, UsageSums};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ffi, params};
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
@@ -84,6 +84,7 @@ struct Usage {
     sessions: i64,
     events: i64,
     bytes: i64,
+    used: UsageSums,
 }
 
 impl SqliteStore {
@@ -140,7 +141,35 @@ impl SqliteStore {
         )?;
         for (tenant, usage) in &tally.usage {
             update.execute((tenant, usage.sessions, usage.events, usage.bytes))?;
+            if !usage.used.is_empty() {
+                self.add_used(*tenant, &usage.used)?;
+            }
         }
+        Ok(())
+    }
+
+    /// Rare beside events: once for each turn's end. A sum that is full stays so, and never overflows a column.
+    fn add_used(&self, tenant: i64, used: &UsageSums) -> rusqlite::Result<()> {
+        let mut update = self.db.prepare_cached(
+            "UPDATE tenants SET used_turns = min(used_turns + ?2, ?10),
+                 used_untold_turns = min(used_untold_turns + ?3, ?10), used_input = min(used_input + ?4, ?10),
+                 used_output = min(used_output + ?5, ?10), used_cached_read = min(used_cached_read + ?6, ?10),
+                 used_cached_write = min(used_cached_write + ?7, ?10), used_thought = min(used_thought + ?8, ?10),
+                 used_cost_micros = min(used_cost_micros + ?9, ?10)
+             WHERE no = ?1",
+        )?;
+        update.execute(params![
+            tenant,
+            int(used.turns),
+            int(used.untold_turns),
+            int(used.input_tokens),
+            int(used.output_tokens),
+            int(used.cached_read_tokens),
+            int(used.cached_write_tokens),
+            int(used.thought_tokens),
+            int(used.cost_usd.micros()),
+            int(UsageSums::MOST),
+        ])?;
         Ok(())
     }
 

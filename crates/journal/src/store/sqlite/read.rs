@@ -11,7 +11,7 @@ use crate::{
 };
 use bytes::Bytes;
 use protocol::{
-    Actor, AgentName, Alias, EventKind, ForkPoint, Seq, SessionId, Tenant, Timestamp,
+    Actor, AgentName, Alias, EventKind, ForkPoint, Seq, SessionId, Tenant, Timestamp, UsageSums,
     limits::{PAGE_BYTES, PAGE_EVENTS},
 };
 use rusqlite::{
@@ -232,7 +232,8 @@ pub(super) fn uuid(row: &Row<'_>, column: usize) -> rusqlite::Result<Uuid> {
 pub(super) const SESSION_COLUMNS: &str =
     "s.no, s.id, t.name, s.kind, s.place, s.sandbox, s.agent, s.agent_version,
     s.alias, s.created_at, s.parent, s.parent_seq, p.spec, s.status, s.status_reason, s.model, s.name,
-    s.last_active_at, s.live, s.memo, s.first_seq, s.head_seq, s.epoch, s.head_hash, s.last_at";
+    s.last_active_at, s.live, s.memo, s.first_seq, s.head_seq, s.epoch, s.head_hash, s.last_at,
+    s.usage";
 
 pub(super) fn session_row(row: &Row<'_>) -> rusqlite::Result<SessionRow> {
     let parent: Option<[u8; 16]> = row.get(10)?;
@@ -262,6 +263,7 @@ pub(super) fn session_row(row: &Row<'_>) -> rusqlite::Result<SessionRow> {
             last_active_at: Timestamp::from_millis(row.get(17)?),
             live: row.get(18)?,
             memo: row.get(19)?,
+            usage: usage(row, 25)?,
         },
         // A fork shows its parent's events as its own.
         first_seq: if parent_seq.is_some_and(|seq| row.get(20) == Ok(seq + 1)) {
@@ -272,6 +274,12 @@ pub(super) fn session_row(row: &Row<'_>) -> rusqlite::Result<SessionRow> {
         last_seq: uint(row.get(21)?),
         epoch: uint(row.get(22)?),
     })
+}
+
+fn usage(row: &Row<'_>, column: usize) -> rusqlite::Result<UsageSums> {
+    let text: String = row.get(column)?;
+    serde_json::from_str(&text)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }
 
 /// A session's row with its key and the end of its chain: what a new writer goes on from.

@@ -16,7 +16,7 @@ const APPLICATION_ID: i64 = 0x4F75_744C;
 const PAGE_BYTES: i64 = 8192;
 
 /// Step `n` takes a database from schema `n` to `n + 1`. Steps are only ever added.
-pub(super) const MIGRATIONS: &[&str] = &[FIRST, SANDBOXES];
+pub(super) const MIGRATIONS: &[&str] = &[FIRST, SANDBOXES, USAGE];
 
 const FIRST: &str = "
 CREATE TABLE meta (
@@ -192,6 +192,19 @@ CREATE INDEX sessions_sandbox ON sessions (sandbox);
 CREATE INDEX sessions_parent ON sessions (parent) WHERE parent IS NOT NULL;
 ";
 
+/// What turns have used, of each session and of all that a tenant ever had. Turns that ended before are not in it.
+const USAGE: &str = "
+ALTER TABLE sessions ADD COLUMN usage TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE tenants ADD COLUMN used_turns INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE tenants ADD COLUMN used_untold_turns INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE tenants ADD COLUMN used_input INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE tenants ADD COLUMN used_output INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE tenants ADD COLUMN used_cached_read INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE tenants ADD COLUMN used_cached_write INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE tenants ADD COLUMN used_thought INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE tenants ADD COLUMN used_cost_micros INTEGER NOT NULL DEFAULT 0;
+";
+
 /// Makes the database if the folder has none, and refuses to where data says that there was one.
 pub(crate) fn create_if_missing(dir: &Path) -> Result<(), OpenError> {
     let path = dir.join(DATABASE_FILE);
@@ -345,13 +358,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut db = made(dir.path());
         let path = dir.path().join(DATABASE_FILE);
-        let steps = [FIRST, SANDBOXES, NEXT, "CREATE TABLE third (x)"];
+        let steps = [FIRST, SANDBOXES, USAGE, NEXT, "CREATE TABLE third (x)"];
         check_against(&mut db, &path, MayMigrate::No, &steps).unwrap();
         assert!(db.execute_batch("SELECT x FROM third").is_err(), "a reader changes nothing");
         check_against(&mut db, &path, MayMigrate::Yes, &steps).unwrap();
         db.execute_batch("SELECT note FROM meta; SELECT x FROM third").unwrap();
         let error = check(&mut db, &path, MayMigrate::Yes).unwrap_err();
-        assert!(matches!(error, OpenError::Newer { found: 4, supported: 2, .. }));
+        assert!(matches!(error, OpenError::Newer { found: 5, supported: 3, .. }));
         assert!(error.to_string().contains(concat!("use outlast ", env!("CARGO_PKG_VERSION"), " or newer")));
     }
 
@@ -374,6 +387,9 @@ mod tests {
             db.query_row("SELECT name FROM tenants WHERE no = 7", [], |row| row.get(0)).unwrap();
         assert_eq!(name, "kept");
         db.execute_batch("INSERT INTO sandboxes (id, tenant_no, created_at) VALUES ('s', 7, 1)").unwrap();
+        let used: i64 =
+            db.query_row("SELECT used_turns FROM tenants WHERE no = 7", [], |row| row.get(0)).unwrap();
+        assert_eq!(used, 0);
         check(&mut db, &path, MayMigrate::Yes).unwrap();
     }
 
@@ -382,7 +398,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut db = made(dir.path());
         let path = dir.path().join(DATABASE_FILE);
-        let steps = [FIRST, SANDBOXES, "CREATE TABLE half (x); CREATE TABLE meta (x)"];
+        let steps = [FIRST, SANDBOXES, USAGE, "CREATE TABLE half (x); CREATE TABLE meta (x)"];
         check_against(&mut db, &path, MayMigrate::Yes, &steps).unwrap_err();
         check(&mut db, &path, MayMigrate::Yes).unwrap();
         assert!(db.execute_batch("SELECT x FROM half").is_err());

@@ -7,7 +7,7 @@ use crate::{
     lanes::{Added, Head, Removal, Share},
     store::Verdict,
 };
-use protocol::{SessionId, Tenant};
+use protocol::{SessionId, Tenant, UsageSums};
 use rusqlite::{OptionalExtension as _, params};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -28,13 +28,15 @@ impl SqliteStore {
         } else if !self.update_session(share, no, bytes)? {
             return Ok(Verdict::Fenced);
         }
-        let mut events = 0;
+        let (mut events, mut used) = (0, UsageSums::default());
         for added in &share.added {
             self.insert_events(no, tenant, &added.records)?;
             self.upsert_turns(no, &added.turns)?;
             events += int(added.records.len() as u64);
+            used = used.plus(added.used);
         }
         let usage = tally.usage.entry(tenant).or_default();
+        usage.used = usage.used.plus(used);
         usage.events += events;
         usage.bytes += bytes;
         match &share.removal {
@@ -86,9 +88,9 @@ impl SqliteStore {
         let mut insert = self.db.prepare_cached(
             "INSERT INTO sessions (id, tenant_no, kind, place, sandbox, agent, agent_version, alias, created_at,
                  parent, parent_seq, status, live, status_reason, model, name, last_active_at, memo, epoch, bytes,
-                 first_seq, base_hash, head_seq, head_hash, last_at)
+                 first_seq, base_hash, head_seq, head_hash, last_at, usage)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-                 ?25, ?21, ?22, ?23, ?24)",
+                 ?25, ?21, ?22, ?23, ?24, ?26)",
         )?;
         let (first_seq, base) = match new.forked_from {
             None => (1, chain::genesis(&new.tenant, new.id)),
@@ -124,6 +126,7 @@ impl SqliteStore {
             head.hash,
             head.at.as_millis(),
             first_seq,
+            usage_text(&state.usage),
         ])?;
         self.db
             .prepare_cached("INSERT INTO specs (session_no, spec) VALUES (?1, ?2)")?
@@ -148,7 +151,7 @@ impl SqliteStore {
         };
         let mut update = self.db.prepare_cached(
             "UPDATE sessions SET head_seq = ?3, head_hash = ?4, last_at = ?5, bytes = bytes + ?6,
-                 status_reason = ?7, model = ?8, name = ?9, last_active_at = ?10, memo = ?11
+                 status_reason = ?7, model = ?8, name = ?9, last_active_at = ?10, memo = ?11, usage = ?12
              WHERE no = ?1 AND epoch = ?2",
         )?;
         let held = update.execute(params![
@@ -163,6 +166,7 @@ impl SqliteStore {
             state.name,
             state.last_active_at.as_millis(),
             state.memo,
+            usage_text(&state.usage),
         ])? == 1;
         if held {
             // Apart, because these two are in indexes, which are then rewritten even for the same value.
@@ -293,6 +297,11 @@ impl SqliteStore {
             .execute(params![tenant, int(tombstone.seq), hash])?;
         Ok(())
     }
+}
+
+fn usage_text(usage: &UsageSums) -> String {
+    // Numbers alone always encode.
+    serde_json::to_string(usage).unwrap_or_else(|_| "{}".to_owned())
 }
 
 fn head(share: &Share) -> Option<Head> {

@@ -11,7 +11,8 @@ use crate::{
     SnapshotRow, TenantUsage, TurnRow, store::Tables,
 };
 use protocol::{
-    AgentName, CredentialId, SessionId, SessionKind, SessionRef, Tenant, Timestamp, TurnId, limits::LIST_PAGE,
+    AgentName, CredentialId, SessionId, SessionKind, SessionRef, Tenant, Timestamp, TurnId, UsageSums, Usd,
+    limits::LIST_PAGE,
 };
 use rusqlite::{OptionalExtension as _, Params, Row, ToSql, params, params_from_iter, types::FromSqlError};
 
@@ -150,12 +151,24 @@ impl Tables for SqliteReader {
     }
 
     fn tenant_usage(&mut self, tenant: &Tenant) -> Result<TenantUsage, ReadError> {
-        let sql = "SELECT sessions, events, bytes FROM tenants WHERE name = ?1";
+        let sql = "SELECT sessions, events, bytes, used_turns, used_untold_turns, used_input, used_output,
+                used_cached_read, used_cached_write, used_thought, used_cost_micros FROM tenants WHERE name = ?1";
         let usage = self.one(sql, [tenant.as_str()], |row| {
+            let number = |column: usize| row.get(column).map(uint);
             Ok(TenantUsage {
-                sessions: uint(row.get(0)?),
-                events: uint(row.get(1)?),
-                bytes: uint(row.get(2)?),
+                sessions: number(0)?,
+                events: number(1)?,
+                bytes: number(2)?,
+                used: UsageSums {
+                    turns: number(3)?,
+                    untold_turns: number(4)?,
+                    input_tokens: number(5)?,
+                    output_tokens: number(6)?,
+                    cached_read_tokens: number(7)?,
+                    cached_write_tokens: number(8)?,
+                    thought_tokens: number(9)?,
+                    cost_usd: Usd::from_micros(number(10)?),
+                },
             })
         })?;
         Ok(usage.unwrap_or_default())

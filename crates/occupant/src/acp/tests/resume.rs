@@ -1,6 +1,7 @@
 //! The ways back to a conversation, and signing in before them.
 
 use super::*;
+use protocol::WaysBack;
 
 fn before(last_prompt: &str) -> Terms {
     Terms { before: Before::Conversation { last_prompt: Some(last_prompt.to_owned()) }, ..Terms::default() }
@@ -121,6 +122,123 @@ fn every_tier_is_tried_in_turn() {
     assert_eq!(story.sent.last().unwrap()["method"], "session/new");
     story.reply(json!({"sessionId": "s"}));
     assert_eq!(story.asked.len(), 1);
+}
+
+/// Answers `initialize`: everything that leads back is offered.
+fn offers_all(begin: Begin, terms: Terms) -> Story {
+    let mut story = Story::begin_under(begin, terms);
+    let can = json!({"loadSession": true, "sessionCapabilities": {"resume": {}, "list": {}, "fork": {}}});
+    story.reply(json!({"protocolVersion": 1, "agentCapabilities": can}));
+    story.told.clear();
+    story
+}
+
+fn last_method(story: &Story) -> &str {
+    story.sent.last().unwrap()["method"].as_str().unwrap()
+}
+
+/// Success says nothing of what an agent remembers; its list does.
+#[test]
+fn an_agent_that_does_not_list_the_conversation_is_not_believed() {
+    let mut story = offers_all(resuming(), before("x"));
+    assert_eq!(last_method(&story), "session/list");
+    story.reply(json!({"sessions": [{"sessionId": "other"}], "nextCursor": "2"}));
+    assert_eq!(story.sent.last().unwrap()["params"]["cursor"], "2");
+    story.reply(json!({"sessions": [{"sessionId": "old"}]}));
+    assert_eq!(last_method(&story), "session/resume");
+    story.reply(json!({}));
+    assert!(story.told.contains(&"say ready Resumed old".to_owned()), "{:?}", story.told);
+
+    let mut story = offers_all(resuming(), before("x"));
+    story.reply(json!({"sessions": []}));
+    assert_eq!(last_method(&story), "session/load", "which is compared");
+    assert!(story.told[0].contains("session/list does not have the conversation"), "{:?}", story.told);
+
+    // A list that cannot be had says nothing, and one without end is not read to it.
+    let mut story = offers_all(resuming(), before("x"));
+    story.refuse(-32601, "advertised, not implemented");
+    assert_eq!(last_method(&story), "session/resume");
+    let mut story = offers_all(resuming(), before("x"));
+    for page in 1..=20 {
+        assert_eq!(last_method(&story), "session/list");
+        story.reply(json!({"sessions": [], "nextCursor": page.to_string()}));
+    }
+    assert_eq!(last_method(&story), "session/resume");
+    // Before the first prompt there is nothing to forget.
+    assert_eq!(last_method(&offers_all(resuming(), Terms::default())), "session/resume");
+}
+
+#[test]
+fn an_owner_may_trust_an_agent_with_less() {
+    for (ways, method) in [
+        (WaysBack::Any, "session/list"),
+        (WaysBack::Load, "session/load"),
+        (WaysBack::Transcript, "session/new"),
+    ] {
+        let story = offers_all(resuming(), Terms { ways, whose: Whose::Parents, ..before("x") });
+        assert_eq!(last_method(&story), method, "{ways:?}");
+    }
+}
+
+#[test]
+fn a_fork_is_the_agents_own_where_it_can() {
+    let terms = || Terms { whose: Whose::Parents, ..before("what is it") };
+    let mut story = offers_all(resuming(), terms());
+    story.reply(json!({"sessions": [{"sessionId": "old"}]}));
+    let sent = story.sent.last().unwrap();
+    assert_eq!((&sent["method"], &sent["params"]["sessionId"]), (&json!("session/fork"), &json!("old")));
+    // What it tells again is in the journal.
+    story.update("new", user("what is it"));
+    story.told.clear();
+    story.reply(json!({"sessionId": "new"}));
+    check(&mut story, &["2 agent started Forked new", "say ready Forked new"]);
+
+    for answer in [None, Some(json!({}))] {
+        let mut story = offers_all(resuming(), terms());
+        story.reply(json!({"sessions": [{"sessionId": "old"}]}));
+        match answer {
+            None => story.refuse(-32601, "advertised, not implemented"),
+            Some(answer) => story.reply(answer),
+        }
+        assert_eq!(last_method(&story), "session/resume");
+    }
+    // A session that is nobody's fork is never forked.
+    let mut story = offers_all(resuming(), before("x"));
+    story.reply(json!({"sessions": [{"sessionId": "old"}]}));
+    assert_eq!(last_method(&story), "session/resume");
+}
+
+#[test]
+fn instructions_come_with_the_session_or_before_the_first_prompt() {
+    let terms = || Terms { instructions: Some("be kind".to_owned()), ..Terms::default() };
+    let mut story = Story::ready_under(begin(), terms());
+    story.take_up_again();
+    story.prompt(1);
+    let prompt = story.sent.last().unwrap()["params"]["prompt"].clone();
+    assert!(prompt[0]["text"].as_str().unwrap().contains("be kind"), "{prompt}");
+    assert_eq!(prompt[1]["text"], "hi");
+    story.reply(json!({"stopReason": "end_turn"}));
+    story.prompt(2);
+    assert_eq!(story.sent.last().unwrap()["params"]["prompt"].as_array().unwrap().len(), 1, "once");
+
+    let mut story = Story::begin_under(begin(), terms());
+    let can = json!({"sessionCapabilities": {"systemPrompt": {}}});
+    story.reply(json!({"protocolVersion": 1, "agentCapabilities": can}));
+    let params = story.sent.last().unwrap()["params"].clone();
+    let expected = json!({"mode": "append", "content": [{"type": "text", "text": "be kind"}]});
+    assert_eq!((&params["systemPrompt"], &params["cwd"]), (&expected, &json!("/home/user")), "{params}");
+    story.reply(json!({"sessionId": "s"}));
+    story.prompt(1);
+    assert_eq!(story.sent.last().unwrap()["params"]["prompt"].as_array().unwrap().len(), 1);
+
+    // A conversation that came back has heard them.
+    let mut story = Story::begin_under(resuming(), terms());
+    let can = json!({"sessionCapabilities": {"resume": {}}});
+    story.reply(json!({"protocolVersion": 1, "agentCapabilities": can}));
+    story.reply(json!({}));
+    story.prompt(1);
+    assert_eq!(story.sent.last().unwrap()["params"]["prompt"].as_array().unwrap().len(), 1);
+    assert!(story.sent.iter().all(|sent| sent["params"].get("systemPrompt").is_none()));
 }
 
 fn methods(ids: &[&str]) -> serde_json::Value {

@@ -106,6 +106,7 @@ impl Bridge {
             model: None,
             mcp_servers: shape::mcp_servers(asked.mcp_servers)?,
             system_prompt: None,
+            additional_instructions: None,
             credential_id: None,
             extra_env: None,
             name: None,

@@ -47,7 +47,7 @@ impl Seeder {
                 );
                 events.push(event(&AgentUpdate { turn: None, update: Raw::parse(update)? }.into())?);
             }
-            writer.append(Append { at: Timestamp::now(), events, state: None, turns: vec![] })?;
+            writer.append(Append { at: Timestamp::now(), events, ..Append::default() })?;
             settle(std::slice::from_ref(&writer)).await?;
         }
         Ok(writer.session())
@@ -91,9 +91,10 @@ impl Seeder {
             last_active_at: now,
             live: false,
             memo: "{}".to_owned(),
+            usage: protocol::UsageSums::default(),
         };
         let events = vec![event(&created.into())?];
-        writer.append(Append { at: now, events, state: Some(state), turns: vec![] })?;
+        writer.append(Append { at: now, events, state: Some(state), ..Append::default() })?;
         Ok(writer)
     }
 }

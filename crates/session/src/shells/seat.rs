@@ -1,0 +1,338 @@
+//! Where a shell is: how it is started, found again and let go. The task drives what is here and decides nothing about
+//! places.
+
+use super::{
+    grip::{Far, Grip},
+    memo::{ShellMemo, ShellSpec, Target},
+};
+use crate::{Shared, faults, policy::walls, quota::Slot, spec::internal};
+use journal::NewSession;
+use occupant::{
+    Redactor,
+    shell::{ARGS, PROGRAM, fit_env, site_prefix},
+    text::Secrets,
+};
+use place::{
+    Spawn, SpawnError, Terms, Walls,
+    keeper::{Keeper, Shell, ShellState},
+    remote::{self, Lodged, Machine, Password, RemoteError},
+};
+use protocol::{Body, Code, Fault, McpServers, PlaceKind, Policy};
+use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
+
+/// What PATH is where nobody names one.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The one process of a keeper on another machine.
+const FAR_PROCESS: u64 = 1;
+/// How long a connection that broke is tried again, and how soon.
+const REJOIN: Duration = Duration::from_secs(300);
+const REJOIN_FIRST: Duration = Duration::from_millis(200);
+const REJOIN_LAST: Duration = Duration::from_secs(15);
+
+pub(super) type Launching = Pin<Box<dyn Future<Output = Result<Launched, Fault>> + Send>>;
+
+/// A shell that was started and has not said a word yet.
+pub(super) struct Launched {
+    pub(super) shell: Shell,
+    pub(super) grip: Grip,
+    pub(super) slot: Slot,
+    pub(super) outfit: Outfit,
+    /// For a keeper on another machine.
+    pub(super) token: Option<[u8; 32]>,
+    /// Recorded before its first command.
+    pub(super) told: Vec<Body>,
+}
+
+/// A shell that was there already.
+pub(super) struct Found {
+    pub(super) shell: Shell,
+    pub(super) state: ShellState,
+    pub(super) grip: Grip,
+    pub(super) frozen: bool,
+}
+
+/// Everything about a shell but its process.
+#[derive(Clone)]
+pub(super) struct Outfit {
+    spawn: Spawn,
+    /// Where it starts when where it was is gone.
+    home: String,
+}
+
+fn local_outfit(shared: &Shared, fixed: &NewSession, spec: &ShellSpec, memo: &ShellMemo) -> Outfit {
+    let home = shared.place.home(&fixed.sandbox, walls(fixed.place)).to_string_lossy().into_owned();
+    let env = match (fixed.place, &spec.own_env) {
+        (PlaceKind::Host, Some(own)) => own.clone(),
+        (PlaceKind::Host, None) => shared.options.shells.host_env.clone(),
+        _ => BTreeMap::new(),
+    };
+    outfit(spec, memo, env, home, PROGRAM.to_owned())
+}
+
+fn far_outfit(spec: &ShellSpec, memo: &ShellMemo, machine: &Machine) -> Result<Outfit, Fault> {
+    let named = match &spec.target {
+        Target::Docker(docker) => docker.shell.clone(),
+        Target::Local | Target::Ssh(_) => None,
+    };
+    let Some(program) = named.or_else(|| machine.bash.clone()) else {
+        return Err(Fault::new(
+            Code::Unsupported,
+            "There is no bash on the other side, and this server drives no other shell; install bash there",
+        ));
+    };
+    let start = if machine.cwd.is_empty() { machine.home.clone() } else { machine.cwd.clone() };
+    Ok(outfit(spec, memo, machine.env.clone(), start, program))
+}
+
+fn outfit(
+    spec: &ShellSpec,
+    memo: &ShellMemo,
+    mut env: BTreeMap<String, String>,
+    home: String,
+    program: String,
+) -> Outfit {
+    for (name, value) in [("PATH", DEFAULT_PATH), ("HOME", home.as_str()), ("LANG", "C.UTF-8")] {
+        env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+    }
+    env.extend(spec.env.clone());
+    // No terminal is there, whatever the caller's own said.
+    env.insert("TERM".to_owned(), "dumb".to_owned());
+    let cwd = memo.cwd.clone().or_else(|| spec.cwd.clone());
+    let (program, args) = command(program, spec.umask);
+    Outfit { spawn: Spawn { program, args, env: fit_env(env), cwd }, home }
+}
+
+fn command(shell: String, umask: Option<u32>) -> (String, Vec<String>) {
+    let own = ARGS.map(str::to_owned);
+    match umask {
+        None => (shell, own.to_vec()),
+        Some(umask) => {
+            let first = ["-c".to_owned(), format!("umask {umask:04o}; exec \"$@\""), "sh".to_owned(), shell];
+            ("/bin/sh".to_owned(), first.into_iter().chain(own).collect())
+        }
+    }
+}
+
+/// What is hidden from callers: what the caller gave, what looks like a secret, and the paths that a shell is given its
+/// commands by.
+pub(super) fn secrets(shared: &Shared, fixed: &NewSession, spec: &ShellSpec, memo: &ShellMemo) -> Secrets {
+    let site = match (&spec.target, walls(fixed.place), &memo.tie) {
+        (Target::Ssh(_) | Target::Docker(_), ..) => {
+            memo.lodged.as_ref().map(|far| PathBuf::from(&far.folder))
+        }
+        (Target::Local, Walls::Sandbox, _) => Some(PathBuf::from("/tmp")),
+        (Target::Local, Walls::None, Some(tie)) => {
+            Some(shared.options.data.join("keepers").join(&tie.keeper))
+        }
+        (Target::Local, Walls::None, None) => None,
+    };
+    let site = site.map(|folder| site_prefix(&folder.to_string_lossy()));
+    let (given, options) = (Redactor::new(spec.secrets()), &shared.options.shells);
+    Secrets::with_patterns(&given, options.shapes, &options.patterns, site.as_deref())
+}
+
+/// Sets out; the task hears when it is there.
+pub(super) fn launch(
+    shared: &Arc<Shared>,
+    fixed: &NewSession,
+    spec: &ShellSpec,
+    memo: &ShellMemo,
+    slot: Slot,
+) -> Launching {
+    let (shared, fixed) = (Arc::clone(shared), fixed.clone());
+    let (spec, memo) = (spec.clone(), memo.clone());
+    Box::pin(async move {
+        match spec.target {
+            Target::Local => launch_local(&shared, &fixed, &spec, &memo, slot).await,
+            Target::Ssh(_) | Target::Docker(_) => launch_far(&shared, &spec, &memo, slot).await,
+        }
+    })
+}
+
+async fn launch_local(
+    shared: &Shared,
+    fixed: &NewSession,
+    spec: &ShellSpec,
+    memo: &ShellMemo,
+    slot: Slot,
+) -> Result<Launched, Fault> {
+    let sandboxing = &shared.options.sandboxing;
+    let applied = sandboxing.apply(fixed.place, &Policy::default(), None, &McpServers::new())?;
+    let outfit = local_outfit(shared, fixed, spec, memo);
+    // Nobody clears the folder while somebody comes in.
+    let _entry = shared.sandboxes.entry(&fixed.sandbox).await;
+    let mut told = prepare(shared, fixed).await?;
+    let started = start_local(shared, fixed, &outfit, &applied.terms).await?;
+    if !started.hold.keeper().has_shells() {
+        return Err(Fault::new(Code::SandboxFailed, "The session's keeper is too old for shells"));
+    }
+    told.extend(applied.warnings.into_iter().map(crate::task::warning));
+    let (shell, grip) = (started.shell, Grip::Local(started.hold));
+    Ok(Launched { shell, grip, slot, outfit, token: None, told })
+}
+
+async fn start_local(
+    shared: &Shared,
+    fixed: &NewSession,
+    outfit: &Outfit,
+    terms: &Terms,
+) -> Result<place::StartedShell, Fault> {
+    let started = shared.place.start_shell(&fixed.sandbox, outfit.spawn.clone(), terms.clone()).await;
+    let started = match started {
+        Err(SpawnError::NoHome { .. }) if outfit.spawn.cwd.is_some() => {
+            let spawn = Spawn { cwd: Some(outfit.home.clone()), ..outfit.spawn.clone() };
+            shared.place.start_shell(&fixed.sandbox, spawn, terms.clone()).await
+        }
+        other => other,
+    };
+    started.map_err(|error| faults::shell(&error))
+}
+
+/// Makes the workspace where there is none, from its last snapshot when there is one.
+async fn prepare(shared: &Shared, fixed: &NewSession) -> Result<Vec<Body>, Fault> {
+    if shared.place.exists(&fixed.sandbox).await {
+        return Ok(Vec::new());
+    }
+    if let Some(restored) = crate::task::restore(shared, fixed).await? {
+        return Ok(vec![restored]);
+    }
+    let made = shared.place.create_empty(&fixed.sandbox, walls(fixed.place)).await;
+    made.map(|()| Vec::new()).map_err(|error| faults::place(&error))
+}
+
+async fn launch_far(
+    shared: &Shared,
+    spec: &ShellSpec,
+    memo: &ShellMemo,
+    slot: Slot,
+) -> Result<Launched, Fault> {
+    let (target, password) = far_target(shared, spec).ok_or_else(|| internal("a shell without a machine"))?;
+    let reached = shared.remotes.connect(&target, password.as_ref()).await;
+    let reached = reached.map_err(|error| faults::remote(&error))?;
+    let outfit = far_outfit(spec, memo, reached.machine())?;
+    let joined = reached.lodge().await.map_err(|error| faults::remote(&error))?;
+    let cwd = outfit.spawn.cwd.clone().unwrap_or_else(|| outfit.home.clone());
+    let started = joined.keeper.start_shell(FAR_PROCESS, outfit.spawn.clone(), &cwd).await;
+    let started = match started {
+        Err(SpawnError::NoHome { .. }) if cwd != outfit.home => {
+            joined.keeper.start_shell(FAR_PROCESS, outfit.spawn.clone(), &outfit.home).await
+        }
+        other => other,
+    };
+    let grip = Grip::Remote(Far { keeper: joined.keeper, process: FAR_PROCESS, lodged: joined.lodged });
+    match started {
+        Ok(shell) => Ok(Launched { shell, grip, slot, outfit, token: Some(joined.token), told: Vec::new() }),
+        Err(error) => {
+            grip.end().await;
+            Err(faults::shell(&error))
+        }
+    }
+}
+
+/// A target as the place takes it, and its password; none for this machine.
+pub(super) fn far_target(shared: &Shared, spec: &ShellSpec) -> Option<(remote::Target, Option<Password>)> {
+    Some(match &spec.target {
+        Target::Ssh(ssh) => {
+            let target = remote::Ssh {
+                host: ssh.host.clone(),
+                user: ssh.user.clone(),
+                port: ssh.port,
+                key_path: ssh.key_path.as_ref().map(PathBuf::from),
+                fingerprint: ssh.fingerprint.clone(),
+            };
+            (remote::Target::Ssh(target), ssh.password.clone().map(Password::new))
+        }
+        Target::Docker(docker) => {
+            let target = remote::Docker {
+                socket: shared.options.shells.engine.clone(),
+                container: docker.container.clone(),
+                user: docker.user.clone(),
+                workdir: None,
+            };
+            (remote::Target::Docker(target), None)
+        }
+        Target::Local => return None,
+    })
+}
+
+pub(super) type Restarting = Pin<Box<dyn Future<Output = Result<(), SpawnError>> + Send>>;
+
+/// Starts the shell again in its keeper: where it was, or at home when that is gone.
+pub(super) fn restart(keeper: &Keeper, process: u64, outfit: &Outfit) -> Restarting {
+    let (keeper, spawn, home) = (keeper.clone(), outfit.spawn.clone(), outfit.home.clone());
+    Box::pin(async move {
+        match keeper.restart_shell(process, spawn.clone(), "").await {
+            Err(SpawnError::NoHome { .. }) => keeper.restart_shell(process, spawn, &home).await,
+            other => other,
+        }
+    })
+}
+
+pub(super) type Rejoining = Pin<Box<dyn Future<Output = Result<(Found, Outfit), String>> + Send>>;
+
+/// Looks for a shell that is there already: a stopped server left it, or its connection broke. One on this machine is
+/// found at once or never; one elsewhere is tried for a while.
+pub(super) fn rejoin(
+    shared: &Arc<Shared>,
+    fixed: &NewSession,
+    spec: &ShellSpec,
+    memo: &ShellMemo,
+    token: Option<[u8; 32]>,
+) -> Rejoining {
+    let (shared, fixed) = (Arc::clone(shared), fixed.clone());
+    let (spec, memo) = (spec.clone(), memo.clone());
+    Box::pin(async move {
+        match (&spec.target, &memo.lodged, token) {
+            (Target::Local, ..) => {
+                let tie = memo.tie.as_ref().ok_or("it had none")?;
+                let found = shared.place.take_up_shell(&fixed.sandbox, tie).await;
+                let place::FoundShell { shell, state, hold, frozen } =
+                    found.map_err(|error| error.to_string())?;
+                let found = Found { shell, state, grip: Grip::Local(hold), frozen };
+                Ok((found, local_outfit(&shared, &fixed, &spec, &memo)))
+            }
+            (Target::Ssh(_) | Target::Docker(_), Some(lodged), Some(token)) => {
+                rejoin_far(&shared, &spec, &memo, lodged, token).await
+            }
+            (Target::Ssh(_) | Target::Docker(_), ..) => Err("it had none".to_owned()),
+        }
+    })
+}
+
+async fn rejoin_far(
+    shared: &Shared,
+    spec: &ShellSpec,
+    memo: &ShellMemo,
+    lodged: &Lodged,
+    token: [u8; 32],
+) -> Result<(Found, Outfit), String> {
+    let (target, password) = far_target(shared, spec).ok_or("it is on no other machine")?;
+    let (until, mut wait) = (tokio::time::Instant::now() + REJOIN, REJOIN_FIRST);
+    loop {
+        let taken = shared.remotes.take_up(&target, password.as_ref(), lodged, token).await;
+        let error = match taken {
+            Ok(keeper) => match keeper.attach_shell(FAR_PROCESS).await {
+                Ok((shell, state)) => {
+                    let reached = shared.remotes.connect(&target, password.as_ref()).await;
+                    let machine = reached.map(|reached| reached.machine().clone()).unwrap_or_default();
+                    let outfit = far_outfit(spec, memo, &machine);
+                    let outfit = outfit.map_err(|fault| fault.message.to_string())?;
+                    let frozen = keeper.found().iter().any(|kept| kept.process == FAR_PROCESS && kept.frozen);
+                    let far = Far { keeper, process: FAR_PROCESS, lodged: lodged.clone() };
+                    return Ok((Found { shell, state, grip: Grip::Remote(far), frozen }, outfit));
+                }
+                Err(error) => error.to_string(),
+            },
+            Err(error @ (RemoteError::Lost { .. } | RemoteError::NoContainer(_))) => {
+                return Err(error.to_string());
+            }
+            Err(error) => error.to_string(),
+        };
+        if tokio::time::Instant::now() >= until {
+            return Err(error);
+        }
+        tracing::info!(error, "a shell on another machine is not reached; trying again");
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(REJOIN_LAST);
+    }
+}

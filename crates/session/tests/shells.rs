@@ -1,0 +1,252 @@
+//! Shells through the room's face, with real keepers: what a door sees, without a door.
+
+use outlast_session::{Caller, Execution, FirstKey, Options, Sessions};
+use protocol::{
+    Body, Budget, Code, EventKind, ExecCommand, ExecResult, OpenShell, OpenedShell, PlaceKind, SessionRef,
+    Status,
+};
+use std::time::Duration;
+
+const GRACE: Duration = Duration::from_secs(10);
+
+struct Room {
+    dir: tempfile::TempDir,
+    options: Options,
+    sessions: Sessions,
+    caller: Caller,
+}
+
+impl Room {
+    async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    async fn with(change: impl FnOnce(&mut Options)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = Options::new(dir.path().join("data"), std::env::current_exe().unwrap());
+        options.orphan = Duration::from_secs(60);
+        change(&mut options);
+        let (sessions, first) = Sessions::open(options.clone()).await.unwrap();
+        let FirstKey::Made(path) = first else { panic!("a first key") };
+        let key = std::fs::read_to_string(path).unwrap();
+        let caller = sessions.authenticate(key.trim()).unwrap();
+        Self { dir, options, sessions, caller }
+    }
+
+    /// The server stops and another one starts.
+    async fn restart(self) -> Self {
+        let Self { dir, options, sessions, caller } = self;
+        sessions.shutdown(GRACE).await;
+        drop(sessions);
+        let (sessions, _) = Sessions::open(options.clone()).await.unwrap();
+        Self { dir, options, sessions, caller }
+    }
+
+    async fn open(&self, place: PlaceKind) -> Shell<'_> {
+        let request = OpenShell { place: Some(place), ..OpenShell::default() };
+        let opened = self.sessions.open_shell(&self.caller, request).await.unwrap();
+        self.shell(opened)
+    }
+
+    fn shell(&self, opened: OpenedShell) -> Shell<'_> {
+        Shell { room: self, session: opened.session_id.parse().unwrap(), opened }
+    }
+
+    async fn end(self) {
+        self.sessions.shutdown(GRACE).await;
+        drop(self.dir);
+    }
+}
+
+struct Shell<'a> {
+    room: &'a Room,
+    session: SessionRef,
+    opened: OpenedShell,
+}
+
+impl Shell<'_> {
+    async fn begin(&self, request: ExecCommand) -> Execution {
+        self.room.sessions.exec(&self.room.caller, &self.session, request).await.unwrap()
+    }
+
+    async fn run(&self, text: &str) -> ExecResult {
+        self.result(text_of(text)).await
+    }
+
+    async fn result(&self, request: ExecCommand) -> ExecResult {
+        self.begin(request).await.result.await.unwrap().unwrap()
+    }
+
+    async fn poll(&self, command: u64, secs: u64) -> ExecResult {
+        let wait = Duration::from_secs(secs);
+        self.room.sessions.poll_command(&self.room.caller, &self.session, command, wait, None).await.unwrap()
+    }
+
+    async fn close(&self) {
+        assert_eq!(self.room.sessions.close_shell(&self.room.caller, &self.session).await, Ok(true));
+    }
+}
+
+fn text_of(text: &str) -> ExecCommand {
+    ExecCommand { command: text.as_bytes().to_vec(), ..ExecCommand::default() }
+}
+
+async fn keeps_state_and_records(place: PlaceKind) {
+    let room = Room::new().await;
+    let shell = room.open(place).await;
+    assert_eq!(shell.opened.place, place);
+    assert_eq!(shell.opened.session_id, "1_local");
+    let first = shell.run("cd /usr && export A='a b'; f() { echo \"f:$A\"; }; echo out; echo err >&2").await;
+    assert_eq!((&*first.stdout, &*first.stderr, first.exit_code), ("out", "err", Some(0)));
+    assert_eq!((&*first.cwd, first.command_id, first.running), ("/usr", 1, false));
+    let second = shell.run("pwd; f; exit 3").await;
+    assert_eq!((&*second.stdout, second.exit_code), ("/usr\nf:a b", Some(3)));
+    assert!(second.hint.is_some(), "the shell was started again");
+    let third = shell.run("f; echo $A; pwd").await;
+    assert_eq!((&*third.stdout, third.exit_code), ("f:a b\na b\n/usr", Some(0)));
+    let slow = ExecCommand { timeout_secs: Some(1), ..text_of("echo before; sleep 60; echo after") };
+    let slow = shell.result(slow).await;
+    assert_eq!((&*slow.stdout, slow.timed_out), ("before", true));
+    assert_eq!(shell.run("echo on").await.stdout, "on");
+    let (_, page) = room.sessions.events(&room.caller, &shell.session, 0, 100).await.unwrap();
+    let count = |kind| page.events.iter().filter(|event| event.kind == kind).count();
+    assert_eq!((count(EventKind::CommandStarted), count(EventKind::CommandEnded)), (5, 5));
+    shell.close().await;
+    let session = room.sessions.get(&room.caller, &shell.session).await.unwrap();
+    assert_eq!(session.status, Status::Ended);
+    assert_eq!(room.sessions.close_shell(&room.caller, &"9_local".parse().unwrap()).await, Ok(false));
+    let refused = room.sessions.exec(&room.caller, &shell.session, text_of("true")).await.unwrap_err();
+    assert_eq!(refused.code, Code::SessionEnded);
+    assert!(room.sessions.shells(&room.caller).await.unwrap().is_empty());
+    room.end().await;
+}
+
+#[tokio::test]
+async fn a_shell_on_the_host_keeps_its_state_and_leaves_a_record() {
+    keeps_state_and_records(PlaceKind::Host).await;
+}
+
+#[tokio::test]
+async fn a_shell_in_a_sandbox_keeps_its_state_and_leaves_a_record() {
+    keeps_state_and_records(PlaceKind::Sandbox).await;
+}
+
+#[tokio::test]
+async fn a_running_command_outlives_the_server() {
+    let room = Room::new().await;
+    let shell = room.open(PlaceKind::Host).await;
+    shell.run("x=5").await;
+    let text = "echo one; read line; echo \"$x $line\"; seq 1 200000 | tail -1; (exit 4)";
+    let request = ExecCommand { yield_secs: Some(0), open_stdin: true, ..text_of(text) };
+    let told = shell.result(request).await;
+    assert!(told.running && told.exit_code.is_none());
+    let (opened, command) = (shell.opened.clone(), told.command_id);
+    let room = room.restart().await;
+    let shell = room.shell(opened);
+    assert!(shell.poll(command, 0).await.running);
+    let written =
+        room.sessions.write_input(&room.caller, &shell.session, command, b"two\n".to_vec(), true).await;
+    assert_eq!(written, Ok(4));
+    let ended = shell.poll(command, 30).await;
+    assert_eq!((&*ended.stdout, ended.exit_code), ("one\n5 two\n200000", Some(4)));
+    assert_eq!(shell.run("echo $x").await.stdout, "5", "the shell is the same");
+    // Also when everything was at rest.
+    let opened = shell.opened.clone();
+    let room = room.restart().await;
+    let shell = room.shell(opened);
+    assert_eq!(shell.run("echo $x").await.stdout, "5");
+    assert_eq!(shell.poll(command, 0).await.exit_code, Some(4), "from the journal");
+    shell.close().await;
+    room.end().await;
+}
+
+#[tokio::test]
+async fn commands_keep_their_order_and_can_be_taken_back() {
+    let room = Room::new().await;
+    let shell = room.open(PlaceKind::Host).await;
+    let first = shell.begin(text_of("read x < <(sleep 60); echo never")).await;
+    let waiting = shell.begin(text_of("echo waited")).await;
+    let last = shell.begin(text_of("echo last")).await;
+    let cancel = |command| room.sessions.cancel_command(&room.caller, &shell.session, command);
+    assert_eq!(cancel(waiting.command).await, Ok(true));
+    assert_eq!(waiting.result.await.unwrap().unwrap().exit_code, None);
+    assert_eq!(cancel(first.command).await, Ok(true));
+    assert!(first.result.await.unwrap().unwrap().cancelled);
+    assert_eq!(last.result.await.unwrap().unwrap().stdout, "last");
+    assert_eq!(cancel(99).await, Ok(false));
+    shell.close().await;
+    room.end().await;
+}
+
+#[tokio::test]
+async fn what_is_live_is_seen_and_what_is_secret_is_not() {
+    let room = Room::new().await;
+    let mut request = OpenShell { place: Some(PlaceKind::Host), ..OpenShell::default() };
+    request.env.insert("MY_TOKEN".to_owned(), "s3cret-value".to_owned());
+    request.output_budget = Some(Budget { max_chars: Some(30), ..Budget::default() });
+    let opened = room.sessions.open_shell(&room.caller, request).await.unwrap();
+    let shell = room.shell(opened);
+    let text = "echo $MY_TOKEN; echo ghp_0123456789abcdefghijklmnopqrstuvwxyz; read x; seq 1 1000";
+    let mut execution = shell.begin(ExecCommand { open_stdin: true, ..text_of(text) }).await;
+    let mut seen = String::new();
+    while !seen.contains("github-token") {
+        seen.push_str(&execution.live.recv().await.unwrap().text);
+    }
+    assert!(!seen.contains("s3cret") && !seen.contains("0123456789"), "{seen}");
+    let command = execution.command;
+    let write = room.sessions.write_input(&room.caller, &shell.session, command, Vec::new(), true).await;
+    assert_eq!(write, Ok(0));
+    let result = execution.result.await.unwrap().unwrap();
+    assert!(result.truncated && result.stdout.len() <= 30 && !result.stdout.contains("s3cret"), "{result:?}");
+    assert_eq!(result.budget.stdout.lines_total, 1002);
+    shell.close().await;
+    room.end().await;
+}
+
+#[tokio::test]
+async fn a_paused_shell_stands_still_and_goes_on_and_an_idle_one_is_ended() {
+    let room = Room::with(|options| options.shells.idle = Duration::from_millis(700)).await;
+    let shell = room.open(PlaceKind::Sandbox).await;
+    shell.run("x=kept; cd /tmp").await;
+    let paused = room.sessions.pause(&room.caller, &shell.session).await.unwrap();
+    assert_eq!(paused.status, Status::Paused);
+    assert_eq!(shell.run("echo $x").await.stdout, "kept", "a command thaws it");
+    let (id, mut events) = room.sessions.follow(&room.caller, &shell.session, 0).await.unwrap();
+    let ended = tokio::time::timeout(GRACE, async {
+        loop {
+            let batch = events.next().await.unwrap();
+            let ended = |event: &outlast_session::StoredEvent| matches!(event.decode(), Ok(Body::SessionStatusChanged(change)) if change.to == Status::Ended);
+            if batch.events.iter().any(ended) {
+                return;
+            }
+        }
+    });
+    ended.await.expect("an idle shell is ended by itself");
+    let session = room.sessions.get(&room.caller, &SessionRef::Id(id)).await.unwrap();
+    assert!(session.status_reason.unwrap().contains("idle"));
+    room.end().await;
+}
+
+#[tokio::test]
+async fn limits_and_bad_input_are_told() {
+    let room = Room::with(|options| options.shells.sessions = 1).await;
+    let shell = room.open(PlaceKind::Host).await;
+    let more = room.sessions.open_shell(&room.caller, OpenShell::default()).await.unwrap_err();
+    assert_eq!(more.code, Code::CapacityReached);
+    for (request, code) in [
+        (ExecCommand { timeout_secs: Some(0), ..text_of("true") }, Code::InvalidRequest),
+        (ExecCommand { timeout_secs: Some(3601), ..text_of("true") }, Code::InvalidRequest),
+        (ExecCommand { command: b"a\0b".to_vec(), ..ExecCommand::default() }, Code::InvalidRequest),
+        (ExecCommand { command: vec![b' '; 9 << 20], ..ExecCommand::default() }, Code::PayloadTooLarge),
+    ] {
+        let refused = room.sessions.exec(&room.caller, &shell.session, request).await.unwrap_err();
+        assert_eq!(refused.code, code);
+    }
+    shell.close().await;
+    let bad = OpenShell { cwd: Some("relative".to_owned()), ..OpenShell::default() };
+    assert_eq!(room.sessions.open_shell(&room.caller, bad).await.unwrap_err().code, Code::InvalidRequest);
+    let again = room.open(PlaceKind::Host).await;
+    assert_eq!(again.opened.session_id, "2_local", "the slot is free again, and numbers go on");
+    again.close().await;
+    room.end().await;
+}
