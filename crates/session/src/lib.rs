@@ -32,8 +32,15 @@ mod watch;
 pub use agents::copy_agents;
 pub use files::RemoveFile;
 pub use journal::{Batch, Follower, Page, ReadError, StoredEvent};
+pub use occupant::{
+    fence::Fence,
+    text::{Follow, Pattern, Shapes},
+};
 pub use open::{FirstKey, OpenError, Options};
-pub use place::settle;
+pub use place::{
+    remote::{Lodging, Policy as RemotePolicy, Trust},
+    settle,
+};
 pub use policy::{HostPlace, MostNetwork, Sandboxing};
 pub use probe::{NoSandbox, Pausing, Probe, Users, probe_sandbox};
 pub use quota::Quotas;
