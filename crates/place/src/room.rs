@@ -239,14 +239,26 @@ impl Rooms {
         }
     }
 
-    pub(crate) async fn take_up(&self, id: &str, tie: &Tie, stdout: u64) -> Result<TakenUp, PlaceError> {
+    /// Without an offset, its output is read from where the keeper's memory of it begins.
+    pub(crate) async fn take_up(
+        &self,
+        id: &str,
+        tie: &Tie,
+        stdout: Option<u64>,
+    ) -> Result<TakenUp, PlaceError> {
         let slot = self.slot(id);
         let taken = self.attach(id, &slot, tie, stdout).await;
         self.tidy(id, &slot);
         taken
     }
 
-    async fn attach(&self, id: &str, slot: &Slot, tie: &Tie, stdout: u64) -> Result<TakenUp, PlaceError> {
+    async fn attach(
+        &self,
+        id: &str,
+        slot: &Slot,
+        tie: &Tie,
+        stdout: Option<u64>,
+    ) -> Result<TakenUp, PlaceError> {
         let lost = |why: String| PlaceError::Lost { why };
         let mut slot = slot.lock().await;
         let known = slot.as_ref().is_some_and(|room| room.name == tie.keeper && !room.keeper.is_gone());
@@ -261,10 +273,10 @@ impl Rooms {
             return Err(lost("another keeper has its name".to_owned()));
         }
         let found = room.keeper.found().iter().find(|kept| kept.process == tie.process).cloned();
-        let Some(Kept { exit, frozen, input_taken, stderr, .. }) = found else {
+        let Some(Kept { exit, frozen, input_taken, stdout: kept, stderr, .. }) = found else {
             return Err(lost("the keeper does not have the process any more".to_owned()));
         };
-        let process = room.keeper.attach(tie.process, stdout, stderr.0).await;
+        let process = room.keeper.attach(tie.process, stdout.unwrap_or(kept.0), stderr.0).await;
         let process = process.map_err(|error| lost(error.to_string()))?;
         room.processes.insert(tie.process);
         Ok(TakenUp { process, hold: self.hold(id, room, tie.clone()), input_taken, frozen, exit })

@@ -20,6 +20,7 @@ mod terminals;
 pub(crate) use command::{Command, Prompt};
 pub(crate) use record::first_state;
 pub(crate) use stored::{spawn_new, spawn_stored};
+pub(crate) use terminals::KeptTerminal;
 
 use crate::{
     Shared,
