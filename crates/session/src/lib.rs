@@ -58,7 +58,7 @@ use protocol::{
 use shared::Shared;
 use spec::{Spec, internal};
 use std::{path::Path, sync::Arc};
-use task::{Command, Prompt, Task};
+use task::{Answered, Command, Prompt, Task};
 
 /// Who is asking, once a key was recognised.
 #[derive(Debug, Clone)]
@@ -204,7 +204,7 @@ impl Sessions {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let inbox = shared.live.open(id);
         let mut task = Task::begin(Arc::clone(shared), fixed, state, config, inbox);
-        task.create(Actor::Key(caller.key), spec, slot, None, reply);
+        task.create(Actor::Key(caller.key), spec, slot, None, Answered::WhenReady(reply));
         task::spawn_new(task, id);
         answer.await.unwrap_or_else(|_| Err(internal("a new session's task ended without an answer")))
     }
