@@ -95,7 +95,7 @@ choice! {
         14 => Replaced {},
         15 => ShuttingDown {},
         /// A shell waits for its first command, or its next after it was started again.
-        16 => ShellReady { process: u64, cwd: Blob },
+        16 => ShellReady { process: u64, cwd: Blob, manner: Manner },
         /// A shell came up and cannot be used; it is killed.
         17 => ShellUnusable { process: u64, reason: Unusable },
         18 => CommandEnded { process: u64, ended: Ended },
@@ -295,9 +295,35 @@ word! {
     }
 }
 
+word! {
+    /// How the keeper knows what a shell does.
+    pub enum Manner {
+        /// It looks into it: no word of the shell counts.
+        1 => Seen,
+        /// It asks the shell.
+        2 => Told,
+    }
+}
+
+impl Manner {
+    /// What is not promised, in words.
+    pub const fn lesser(self) -> &'static [&'static str] {
+        match self {
+            Self::Seen => &[],
+            Self::Told => &[
+                "exit codes are the shell's own word: a command that redefines its builtins can change what later ones report",
+                "a shell that ends comes back with its folder, exported variables and umask; functions, aliases, options and \
+                 other variables are lost",
+                "a timed-out or cancelled command ends its shell with it",
+            ],
+        }
+    }
+}
+
 record! {
     pub struct ShellState {
         pub phase: ShellPhase,
+        pub manner: Manner,
         /// As it was when the shell was last looked at.
         pub cwd: Blob,
         /// The last command that was taken, zero before the first.

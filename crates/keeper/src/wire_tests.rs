@@ -57,9 +57,11 @@ fn ended() -> impl Strategy<Value = Ended> {
 
 fn shell() -> impl Strategy<Value = ShellState> {
     let unfit = option::of(one_of(Unfit::ALL));
-    (one_of(ShellPhase::ALL), blob(), any::<u64>(), option::of(ended()), unfit, left()).prop_map(
-        |(phase, cwd, command, ended, unfit, running)| ShellState {
+    let how = (one_of(ShellPhase::ALL), one_of(Manner::ALL));
+    (how, blob(), any::<u64>(), option::of(ended()), unfit, left()).prop_map(
+        |((phase, manner), cwd, command, ended, unfit, running)| ShellState {
             phase,
+            manner,
             cwd,
             command,
             ended,
@@ -87,7 +89,11 @@ fn shell_request() -> impl Strategy<Value = Request> {
 fn shell_notice() -> impl Strategy<Value = Notice> {
     let process = any::<u64>();
     prop_oneof![
-        (process, blob()).prop_map(|(process, cwd)| Notice::ShellReady { process, cwd }),
+        (process, blob(), one_of(Manner::ALL)).prop_map(|(process, cwd, manner)| Notice::ShellReady {
+            process,
+            cwd,
+            manner
+        }),
         (process, one_of(Unusable::ALL))
             .prop_map(|(process, reason)| Notice::ShellUnusable { process, reason }),
         (process, ended()).prop_map(|(process, ended)| Notice::CommandEnded { process, ended }),

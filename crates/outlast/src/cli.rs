@@ -68,6 +68,7 @@ pub(crate) enum Command {
         session: Option<String>,
     },
     Logs(Logs),
+    Watch(Watch),
     /// Pause sessions: their processes stop, the next message brings them back
     Pause(Sessions),
     /// Bring paused or failed sessions back
@@ -290,6 +291,21 @@ pub(crate) struct Logs {
     /// What the agent's process wrote to stderr instead
     #[arg(long, conflicts_with_all = ["follow", "after"])]
     pub(crate) stderr: bool,
+}
+
+/// Watch sessions live: their list, and what happens in one of them
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Keys: arrows or j k move, tab changes the pane, / searches, g and G go to the beginning and the end, ? shows all of \
+them, q leaves. Without a terminal it prints lines and goes on, like `tail -f`.
+
+Examples:
+  outlast watch
+  outlast watch 019a8c1e
+  outlast watch | grep error")]
+pub(crate) struct Watch {
+    /// An id, a beginning of one, or an alias; without it, the newest session is shown first
+    pub(crate) session: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -7,6 +7,7 @@
 use crate::{
     Exit, PlaceError, Process, Spawn, SpawnError, Terms, Walls,
     keeper::{EgressRefused, Keeper, KeeperError, Keepers, Kept, Shell, ShellState},
+    remote::Far,
     workspaces::Workspaces,
 };
 use serde::{Deserialize, Serialize};
@@ -71,14 +72,37 @@ pub struct FoundShell {
 /// to stay for the next server says so by [`leave`](Self::leave).
 #[derive(Debug)]
 pub struct Hold {
-    rooms: Rooms,
-    room: String,
+    home: Home,
     keeper: Keeper,
     tie: Tie,
     left: bool,
 }
 
+/// Whose a process's keeper is.
+#[derive(Debug, Clone)]
+enum Home {
+    Room {
+        rooms: Rooms,
+        room: String,
+    },
+    /// On another machine, and the process's alone.
+    Far(Box<Far>),
+}
+
+impl Home {
+    async fn end(&self, keeper: &Keeper, tie: &Tie) {
+        match self {
+            Self::Room { rooms, room } => rooms.end(room, tie).await,
+            Self::Far(far) => far.end(keeper).await,
+        }
+    }
+}
+
 impl Hold {
+    pub(crate) fn far(far: Far, keeper: Keeper, tie: Tie) -> Self {
+        Self { home: Home::Far(Box::new(far)), keeper, tie, left: false }
+    }
+
     pub fn tie(&self) -> &Tie {
         &self.tie
     }
@@ -112,7 +136,7 @@ impl Hold {
     /// Kills what is left of the process, and closes the room after the last one.
     pub async fn end(mut self) {
         self.left = true;
-        self.rooms.clone().end(&self.room, &self.tie).await;
+        self.home.end(&self.keeper, &self.tie).await;
     }
 }
 
@@ -123,8 +147,8 @@ impl Drop for Hold {
         }
         // Without a runtime the server is going down, and the next one finds the stray.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (rooms, room, tie) = (self.rooms.clone(), self.room.clone(), self.tie.clone());
-            runtime.spawn(async move { rooms.end(&room, &tie).await });
+            let (home, keeper, tie) = (self.home.clone(), self.keeper.clone(), self.tie.clone());
+            runtime.spawn(async move { home.end(&keeper, &tie).await });
         }
     }
 }
@@ -274,7 +298,8 @@ impl Rooms {
     }
 
     fn hold(&self, id: &str, room: &Room, tie: Tie) -> Hold {
-        Hold { rooms: self.clone(), room: id.to_owned(), keeper: room.keeper.clone(), tie, left: false }
+        let home = Home::Room { rooms: self.clone(), room: id.to_owned() };
+        Hold { home, keeper: room.keeper.clone(), tie, left: false }
     }
 
     async fn open(&self, id: &str, folder: &Path, terms: &Terms) -> Result<Room, SpawnError> {
@@ -294,7 +319,13 @@ impl Rooms {
         }
     }
 
-    pub(crate) async fn take_up(&self, id: &str, tie: &Tie, stdout: u64) -> Result<TakenUp, PlaceError> {
+    /// Without an offset, its output is read from where the keeper's memory of it begins.
+    pub(crate) async fn take_up(
+        &self,
+        id: &str,
+        tie: &Tie,
+        stdout: Option<u64>,
+    ) -> Result<TakenUp, PlaceError> {
         let slot = self.slot(id);
         let taken = self.attach(id, &slot, tie, stdout).await;
         self.tidy(id, &slot);
@@ -312,8 +343,15 @@ impl Rooms {
         found.map(|((shell, state, frozen), hold)| FoundShell { shell, state, hold, frozen })
     }
 
-    async fn attach(&self, id: &str, slot: &Slot, tie: &Tie, stdout: u64) -> Result<TakenUp, PlaceError> {
+    async fn attach(
+        &self,
+        id: &str,
+        slot: &Slot,
+        tie: &Tie,
+        stdout: Option<u64>,
+    ) -> Result<TakenUp, PlaceError> {
         let reached = self.reach(id, slot, tie, async |keeper, kept| {
+            let stdout = stdout.unwrap_or(kept.stdout.0);
             let process = keeper.attach(kept.process, stdout, kept.stderr.0).await?;
             Ok((process, kept))
         });
@@ -432,11 +470,11 @@ fn with_proxy(mut spawn: Spawn, keeper: &Keeper) -> Spawn {
 }
 
 /// A number that no process of any keeper had.
-fn number() -> u64 {
+pub(crate) fn number() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0
 }
 
-fn check_text(spawn: &Spawn) -> Result<(), SpawnError> {
+pub(crate) fn check_text(spawn: &Spawn) -> Result<(), SpawnError> {
     let nul = |text: &str| text.contains('\0');
     let bad = spawn.args.iter().any(|arg| nul(arg))
         || spawn.cwd.as_deref().is_some_and(nul)

@@ -25,7 +25,7 @@ const HASH: &str =
 pub const USER: &str = "walker";
 /// Who gets no shell.
 pub const NOBODY: &str = "shut";
-const USER_ID: u32 = 217_601;
+pub const USER_ID: u32 = 217_601;
 const NOBODY_ID: u32 = 217_602;
 
 /// A running server. Dropping it ends it and everything that came in by it.

@@ -190,6 +190,7 @@ impl Keeper {
         let running = running.iter().filter(|kin| Pid::from_raw(kin.pid) != Some(pid));
         Ok(ShellState {
             phase: shell.phase(),
+            manner: shell.manner(),
             cwd: Blob(shell.cwd().to_vec()),
             command: shell.command(),
             ended: shell.ended.clone(),
@@ -270,8 +271,9 @@ impl Keeper {
         let id = process.id;
         match event {
             Event::Ready => {
-                let cwd = process.shell.as_ref().map(|shell| Blob(shell.cwd().to_vec()));
-                self.tell(&Notice::ShellReady { process: id, cwd: cwd.unwrap_or_default() });
+                let Some(shell) = &process.shell else { return };
+                let (cwd, manner) = (Blob(shell.cwd().to_vec()), shell.manner());
+                self.tell(&Notice::ShellReady { process: id, cwd, manner });
             }
             Event::Unusable(reason) => {
                 let _ = rustix::process::kill_process(process.pid, Signal::KILL);

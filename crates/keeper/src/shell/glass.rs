@@ -98,6 +98,8 @@ pub(crate) enum Way {
     Source,
     /// By a builtin of this name that runs builtins.
     Builtin,
+    /// As every shell can, without ending at a failure.
+    Command,
 }
 
 /// What stands in the way of the next line.
@@ -171,28 +173,12 @@ impl Glass {
 
     /// Blocked in `read`, on the line and nothing else.
     fn reads_line(&self) -> bool {
-        let raw = self.pid.as_raw_nonzero();
-        let Ok(call) = fs::read_to_string(format!("/proc/{raw}/syscall")) else { return false };
-        let mut fields = call.split_ascii_whitespace();
-        let number = fields.next().and_then(|field| field.parse::<i64>().ok());
-        let fd = fields.next().and_then(|field| field.strip_prefix("0x"));
-        let Some(fd) = fd.and_then(|digits| u32::from_str_radix(digits, 16).ok()) else { return false };
-        number == Some(libc::SYS_read) && self.is_line(self.pid, fd)
-    }
-
-    fn is_line(&self, pid: Pid, fd: u32) -> bool {
-        let path = format!("/proc/{}/fd/{fd}", pid.as_raw_nonzero());
-        fs::read_link(path).is_ok_and(|target| target.as_os_str().as_encoded_bytes() == self.line.as_bytes())
+        reads(self.pid, &self.line)
     }
 
     /// Whether another process could read from the shell's line: a copy of the shell, and not another program.
     pub(crate) fn shared_with(&self, pid: Pid) -> bool {
-        let folder = format!("/proc/{}/fd", pid.as_raw_nonzero());
-        let Ok(entries) = fs::read_dir(folder) else { return false };
-        entries.flatten().any(|entry| {
-            fs::read_link(entry.path())
-                .is_ok_and(|target| target.as_os_str().as_encoded_bytes() == self.line.as_bytes())
-        })
+        has_open(pid, &self.line)
     }
 
     /// How to run the next file, or what is in the way.
@@ -322,6 +308,28 @@ impl Glass {
         bytes.truncate(end);
         Some(bytes)
     }
+}
+
+/// Whether a process is blocked in `read` on what the kernel calls `line`.
+pub(super) fn reads(pid: Pid, line: &str) -> bool {
+    let raw = pid.as_raw_nonzero();
+    let Ok(call) = fs::read_to_string(format!("/proc/{raw}/syscall")) else { return false };
+    let mut fields = call.split_ascii_whitespace();
+    let number = fields.next().and_then(|field| field.parse::<i64>().ok());
+    let fd = fields.next().and_then(|field| field.strip_prefix("0x"));
+    let Some(fd) = fd.and_then(|digits| u32::from_str_radix(digits, 16).ok()) else { return false };
+    number == Some(libc::SYS_read) && is(format!("/proc/{raw}/fd/{fd}"), line)
+}
+
+/// Whether a process has it open.
+pub(super) fn has_open(pid: Pid, line: &str) -> bool {
+    let folder = format!("/proc/{}/fd", pid.as_raw_nonzero());
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    entries.flatten().any(|entry| is(entry.path(), line))
+}
+
+fn is(path: impl AsRef<std::path::Path>, line: &str) -> bool {
+    fs::read_link(path).is_ok_and(|target| target.as_os_str().as_encoded_bytes() == line.as_bytes())
 }
 
 /// As the shell hashes names.

@@ -10,18 +10,20 @@
 //! the shell. What a command has written by then is its output; whoever writes later writes into nothing.
 
 mod glass;
+mod plain;
 mod script;
 mod site;
 mod symbols;
 
 pub(crate) use glass::Depth;
 use glass::{Glass, Look, Obstacle};
+use plain::{Next, Plain, Sight};
 pub(crate) use site::{Owner, Site};
 
 use crate::{
     sys,
     tree::Kin,
-    wire::{CommandInput, Ended, Exit, How, Left, ShellPhase, Unfit, Unusable},
+    wire::{CommandInput, Ended, Exit, How, Left, Manner, ShellPhase, Unfit, Unusable},
 };
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -44,6 +46,8 @@ const BEGUN: Duration = Duration::from_millis(5);
 /// How often it is looked for somebody else who could read from a line.
 const HUSHES: usize = 8;
 const BELL: &[u8] = b"\n";
+/// Of what a shell says of itself, read at once.
+const DRAIN_BYTES: usize = 4096;
 const SAVE_SCRIPT: &str = "save";
 const FAREWELL_SCRIPT: &str = "end";
 const STATE_QUEUE: &str = "state";
@@ -52,7 +56,7 @@ const STATE_QUEUE: &str = "state";
 pub(crate) struct Shell {
     line: OwnedFd,
     pid: Option<Pid>,
-    glass: Option<Glass>,
+    glass: Option<Sight>,
     pub(crate) site: Option<Site>,
     /// The queue that states come by.
     pub(crate) saved: Option<OwnedFd>,
@@ -216,7 +220,7 @@ impl Shell {
     pub(crate) fn running(&self) -> Option<(&[Kin], Depth)> {
         match &self.phase {
             Phase::Running(running) => {
-                let depth = self.glass.as_ref().map_or(Depth::Deep, Glass::depth);
+                let depth = self.glass.as_ref().map_or(Depth::Deep, Sight::depth);
                 Some((&running.older, depth))
             }
             Phase::Dead => Some((&self.remains, Depth::Deep)),
@@ -288,6 +292,9 @@ impl Shell {
     fn say(&mut self, line: &[u8], others: &dyn Fn() -> Vec<Kin>) -> Vec<Kin> {
         let older = self.hush(others);
         self.bell = Bell::Held;
+        if let Some(sight) = &mut self.glass {
+            sight.renew();
+        }
         if send(&self.line, line).is_err() {
             self.unfit = Some(Unfit::Deaf);
         }
@@ -355,7 +362,7 @@ impl Shell {
     /// A command that has begun needs its names no longer.
     fn note_begun(&mut self, now: Instant) {
         let Phase::Running(running) = &mut self.phase else { return };
-        if running.begun {
+        if running.begun || matches!(self.glass, Some(Sight::Told(_))) {
             return;
         }
         if self.glass.as_ref().is_some_and(|glass| glass.look() == Look::Inside) {
@@ -376,7 +383,7 @@ impl Shell {
         if matches!(self.phase, Phase::Waking { .. }) {
             return self.first_look(now);
         }
-        let Some(Look::Idle { code }) = self.glass.as_ref().map(Glass::look) else { return None };
+        let code = self.idle_code()?;
         match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Fitting { script, .. } => {
                 if let Some(site) = &self.site {
@@ -414,17 +421,63 @@ impl Shell {
                 let text = link.into_string().ok()?;
                 text.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
             });
-            match inode.ok_or(Unusable::Forbidden).and_then(|inode| Glass::new(pid, inode)) {
-                Ok(glass) => self.glass = Some(glass),
-                Err(reason) => return self.give_up(reason),
-            }
+            self.glass = Some(match inode.map(|inode| Glass::new(pid, inode)) {
+                Some(Ok(glass)) => Sight::Seen(glass),
+                // It can still be asked.
+                Some(Err(_)) | None => Sight::Told(Plain::new(pid, inode)),
+            });
         }
-        let Some(Look::Idle { .. }) = self.glass.as_ref().map(Glass::look) else { return None };
+        match self.glass.as_ref()? {
+            Sight::Seen(glass) if matches!(glass.look(), Look::Idle { .. }) => {}
+            Sight::Told(plain) if plain.waits() => {}
+            Sight::Seen(_) | Sight::Told(_) => return None,
+        }
         match self.fit(now) {
             // A shell that is gone is told of by its end.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => None,
             Err(_) => self.give_up(Unusable::NoFolder),
         }
+    }
+
+    /// The status that the last command left, once the shell is back.
+    fn idle_code(&mut self) -> Option<i32> {
+        let next = match self.glass.as_mut()? {
+            Sight::Seen(glass) => {
+                let Look::Idle { code } = glass.look() else { return None };
+                return Some(code);
+            }
+            Sight::Told(_) => {
+                self.drain();
+                let Some(Sight::Told(plain)) = &mut self.glass else { return None };
+                plain.next()
+            }
+        };
+        match next {
+            Ok(Next::Idle { code }) => Some(code),
+            Ok(Next::Ask(number)) => {
+                let queue = self.site.as_ref().map(|site| site.path(STATE_QUEUE))?;
+                // A shell that takes nothing is found out by its deadline, or by its end.
+                let _ = send(&self.line, &plain::ask(&number, &queue));
+                None
+            }
+            Ok(Next::Wait) | Err(_) => None,
+        }
+    }
+
+    /// Takes what the shell said of itself so far.
+    pub(crate) fn drain(&mut self) {
+        let mut buffer = [0; DRAIN_BYTES];
+        while let Some(queue) = &self.saved {
+            match rustix::io::read(queue, &mut buffer) {
+                Ok(length) if length > 0 => self.take_state(&buffer[..length]),
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
+    }
+
+    pub(crate) fn manner(&self) -> Manner {
+        self.glass.as_ref().map_or(Manner::Seen, Sight::manner)
     }
 
     fn give_up(&mut self, reason: Unusable) -> Option<Event> {
@@ -435,11 +488,33 @@ impl Shell {
     fn fit(&mut self, now: Instant) -> Result<(), Errno> {
         let site = self.site.as_ref().ok_or(Errno::NOENT)?;
         let name = site::fresh()?;
-        site.write(&name, &script::fit(&self.state.whole, &site.path(FAREWELL_SCRIPT)))?;
-        let line = script::call(glass::Way::Dot, &site.path(&name), 0, script::ErrorTrap::None);
+        let (text, way) = match &self.glass {
+            Some(Sight::Told(_)) => {
+                // They stay for the next shell in this one's place.
+                let queue = site.path(STATE_QUEUE);
+                for (name, text) in [
+                    (plain::SAVE_SCRIPT, plain::save(&queue)),
+                    (plain::FAREWELL_SCRIPT, plain::farewell(&queue)),
+                ] {
+                    match site.write(name, &text) {
+                        Ok(()) | Err(Errno::EXIST) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                (plain::fit(&self.state.whole, &site.path(plain::FAREWELL_SCRIPT)), glass::Way::Command)
+            }
+            Some(Sight::Seen(_)) | None => {
+                (script::fit(&self.state.whole, &site.path(FAREWELL_SCRIPT)), glass::Way::Dot)
+            }
+        };
+        site.write(&name, &text)?;
+        let line = script::call(way, &site.path(&name), 0, script::ErrorTrap::None);
         self.phase = Phase::Fitting { until: now + WAKE, script: name };
         // Nobody else has this line yet.
         self.bell = Bell::Held;
+        if let Some(sight) = &mut self.glass {
+            sight.renew();
+        }
         send(&self.line, &line)
     }
 
@@ -454,7 +529,10 @@ impl Shell {
     }
 
     pub(crate) fn take_state(&mut self, bytes: &[u8]) {
-        self.state.take(bytes);
+        match &mut self.glass {
+            Some(Sight::Told(plain)) => plain.hear(bytes, &mut self.state),
+            Some(Sight::Seen(_)) | None => self.state.take(bytes),
+        }
     }
 
     fn note_cwd(&mut self) {
@@ -464,7 +542,7 @@ impl Shell {
     }
 
     fn obstacle(&self) -> Option<Unfit> {
-        match self.glass.as_ref().map(Glass::way)? {
+        match self.glass.as_ref().map(Sight::way)? {
             Ok(_) => None,
             Err(Obstacle::NoExec) => Some(Unfit::NoExec),
             Err(Obstacle::Restricted) => Some(Unfit::Restricted),
@@ -488,7 +566,11 @@ impl Shell {
             }
             let name = site::fresh()?;
             let file = site.file(&name)?;
-            site::write_all(file.as_fd(), &script::prologue(bytes, &self.pipes))?;
+            let before = match &self.glass {
+                Some(Sight::Told(plain)) => plain::prologue(bytes, plain.code),
+                Some(Sight::Seen(_)) | None => script::prologue(bytes, &self.pipes),
+            };
+            site::write_all(file.as_fd(), &before)?;
             self.arriving = Some(Arriving { command, name, file, length: 0 });
         }
         let Some(arriving) = &mut self.arriving else { return Ok(None) };
@@ -499,7 +581,7 @@ impl Shell {
             return Err(Errno::FBIG);
         }
         site::write_all(arriving.file.as_fd(), bytes)?;
-        if last && arriving.length == bytes.len() && self.glass.as_ref().is_some_and(Glass::quiet) {
+        if last && arriving.length == bytes.len() && self.glass.as_ref().is_some_and(Sight::quiet) {
             site::write_all(arriving.file.as_fd(), &script::epilogue(bytes))?;
         }
         Ok(if last { self.arriving.take().map(|arriving| arriving.name) } else { None })
@@ -579,7 +661,14 @@ impl Shell {
             }
         };
         let trap = if glass.traps_errors() { script::ErrorTrap::Remove } else { script::ErrorTrap::None };
-        let line = script::call(way, &site.path(SAVE_SCRIPT), code, trap);
+        let name = match glass {
+            Sight::Seen(_) => SAVE_SCRIPT,
+            Sight::Told(_) => plain::SAVE_SCRIPT,
+        };
+        let line = script::call(way, &site.path(name), code, trap);
+        if let Some(Sight::Told(plain)) = &mut self.glass {
+            plain.code = code;
+        }
         self.phase = Phase::Saving { until: now + SAVE };
         self.say(&line, others);
     }

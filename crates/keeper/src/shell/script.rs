@@ -9,8 +9,8 @@ use super::glass::Way;
 /// Holds the statuses of a command's last pipeline, for the next command to find.
 pub(crate) const PIPES: &str = "__outlast_ps";
 /// What brackets a saved state, so that a part is not taken for the whole.
-const BEGIN: &str = "# outlast: state";
-const WHOLE: &str = "# outlast: whole";
+pub(super) const BEGIN: &str = "# outlast: state";
+pub(super) const WHOLE: &str = "# outlast: whole";
 /// How the keeper's own trap for a shell's end begins.
 pub(crate) const OWN_END: &[u8] = b"\\builtin . ";
 /// A saved state larger than this is not kept.
@@ -35,6 +35,7 @@ fn verb(way: Way) -> &'static [u8] {
         Way::Dot => b"\\.",
         Way::Source => b"\\source",
         Way::Builtin => b"\\builtin .",
+        Way::Command => b"\\command .",
     }
 }
 

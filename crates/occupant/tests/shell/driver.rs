@@ -10,12 +10,17 @@ use outlast_occupant::{
 use place::{
     Spawn, SpawnError,
     keeper::{self, CommandInput, Keeper, Keepers, Limits, Order, RunError, ShellEvent, Stream},
+    remote::{Docker, Policy, Remotes, Ssh, Target},
 };
 use protocol::Timestamp;
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
     time::{Duration, Instant},
+};
+use testkit::{
+    Engine, Inside,
+    sshd::{Sshd, USER_ID},
 };
 
 /// Nothing here takes as long, unless it hangs.
@@ -30,15 +35,57 @@ pub(crate) struct Ground {
     pub(crate) name: String,
     place: Place,
     shells: u64,
+    /// Ends with the ground.
+    _far: Option<Far>,
+    /// Where the folders of the shells' commands are, as the shells see it.
+    site: PathBuf,
 }
 
 /// Where the shells are. The tables know nothing of it.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Host,
     Sandbox,
+    Ssh,
+    Docker,
 }
 
+impl Place {
+    pub(crate) fn tag(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Sandbox => "box",
+            Self::Ssh => "ssh",
+            Self::Docker => "docker",
+        }
+    }
+
+    /// Why it cannot be had on this machine, if it cannot.
+    pub(crate) fn obstacle(self) -> Option<String> {
+        match self {
+            Self::Host | Self::Sandbox => None,
+            Self::Ssh => Sshd::obstacle(),
+            Self::Docker => Engine::obstacle(),
+        }
+    }
+}
+
+/// What another machine is made of.
+enum Far {
+    Ssh { _sshd: Sshd },
+    Docker { _engine: Engine },
+}
+
+/// Says loudly that something did not run, and leaves a note for the summary.
+pub(crate) fn skip(test: &str, reason: &str) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("skipped");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join(test), reason).unwrap();
+    eprintln!("SKIPPED: {test}: {reason}");
+}
+
+/// The folder of all homes, in a container.
+const FAR_WORK: &str = "/work-box";
 /// Whom a sandbox's user is on the host, when the tests run as root.
 const SANDBOX_ID: u32 = 217_433;
 
@@ -50,38 +97,84 @@ impl Ground {
     pub(crate) async fn at(name: &str, place: Place) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let keepers = Keepers::new(dir.path());
+        if matches!(place, Place::Ssh | Place::Docker) {
+            return Self::far(dir, keepers, place).await;
+        }
         let sandbox = (place == Place::Sandbox).then(|| sandbox(dir.path()));
         let order = Order { orphan: Duration::from_secs(120), limits: Limits::default(), sandbox };
         let name = format!("sh-{name}-{}", std::process::id());
         let keeper = keepers.start(&name, order).await.unwrap();
-        Self { dir, keepers, keeper, name, place, shells: 0 }
+        let site = match place {
+            Place::Sandbox => PathBuf::from("/tmp"),
+            Place::Host | Place::Ssh | Place::Docker => dir.path().join("keepers").join(&name),
+        };
+        Self { dir, keepers, keeper, name, place, shells: 0, _far: None, site }
+    }
+
+    async fn far(dir: tempfile::TempDir, keepers: Keepers, place: Place) -> Self {
+        // Its owner is another user there, who must get to the folders in it.
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let work = dir.path().join("work");
+        std::fs::create_dir(&work).unwrap();
+        let orphan = Duration::from_secs(120);
+        let (far, target, policy) = if place == Place::Ssh {
+            let sshd = Sshd::start().unwrap();
+            let ssh_config = Some(sshd.client_config("here").unwrap());
+            let target = Target::Ssh(Ssh { host: "here".to_owned(), ..Ssh::default() });
+            (Far::Ssh { _sshd: sshd }, target, Policy { orphan, ssh_config, ..Policy::default() })
+        } else {
+            let engine = Engine::start().unwrap();
+            let mount = format!("{}:{FAR_WORK}", work.display());
+            engine.run("box", Inside::Machine, &["-v", &mount]).unwrap();
+            let target = Target::Docker(Docker {
+                socket: engine.socket(),
+                container: "box".to_owned(),
+                user: None,
+                workdir: None,
+            });
+            (Far::Docker { _engine: engine }, target, Policy { orphan, ..Policy::default() })
+        };
+        let remotes = Remotes::new(dir.path(), policy).unwrap();
+        let joined = remotes.connect(&target, None).await.unwrap().lodge().await.unwrap();
+        let (keeper, site) = (joined.keeper, PathBuf::from(joined.lodged.folder));
+        Self { dir, keepers, keeper, name: String::new(), place, shells: 0, _far: Some(far), site }
     }
 
     /// A shell in an empty folder of its own.
     pub(crate) async fn shell(&mut self) -> Driver {
         self.shells += 1;
         let name = format!("home-{}", self.shells);
-        let (home, site) = match self.place {
+        let home = match self.place {
             Place::Host => {
                 let home = self.dir.path().join(name);
                 std::fs::create_dir(&home).unwrap();
-                (home, self.folder())
+                home
             }
             Place::Sandbox => {
                 let outside = self.dir.path().join("workspace").join(&name);
                 std::fs::create_dir(&outside).unwrap();
                 own(&outside);
-                (Path::new("/home/user").join(name), PathBuf::from("/tmp"))
+                Path::new("/home/user").join(name)
+            }
+            Place::Ssh => {
+                let home = self.dir.path().join("work").join(name);
+                std::fs::create_dir(&home).unwrap();
+                std::os::unix::fs::chown(&home, Some(USER_ID), Some(USER_ID)).unwrap();
+                home
+            }
+            Place::Docker => {
+                std::fs::create_dir(self.dir.path().join("work").join(&name)).unwrap();
+                Path::new(FAR_WORK).join(name)
             }
         };
-        let site = shell::site_prefix(&site.to_string_lossy());
+        let site = shell::site_prefix(&self.site.to_string_lossy());
         let secrets = Secrets::new(&Redactor::default(), Shapes::Known, Some(&site));
         Driver::start(self.keeper.clone(), self.shells, home, secrets).await
     }
 
     /// Where the keeper lives, and with it the folders of its shells' commands.
     pub(crate) fn folder(&self) -> PathBuf {
-        self.dir.path().join("keepers").join(&self.name)
+        self.site.clone()
     }
 
     pub(crate) async fn end(self) {

@@ -12,6 +12,7 @@ pub(crate) mod secrets;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 mod trial;
+mod watch;
 
 use crate::term::Term;
 use client::Client;

@@ -7,7 +7,7 @@
 
 use super::{Keeper, KeeperError, exit_of, line::Line};
 use crate::{Exit, Spawn, SpawnError};
-pub use ::keeper::wire::{CommandInput, ShellPhase, Unfit, Whom};
+pub use ::keeper::wire::{CommandInput, Manner, ShellPhase, Unfit, Whom};
 use ::keeper::{
     codec::Blob,
     wire::{self, CHUNK_BYTES, Notice, Part, Request, Unusable, command_stream},
@@ -99,6 +99,7 @@ pub struct Left {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShellState {
     pub phase: ShellPhase,
+    pub manner: Manner,
     pub cwd: Vec<u8>,
     /// The last command that was taken, zero before the first.
     pub command: u64,
@@ -123,15 +124,26 @@ pub enum RunError {
 }
 
 /// What the connection hands to whoever drives the shell.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Mail {
     queue: Mutex<VecDeque<ShellEvent>>,
     changed: Notify,
+    manner: Mutex<Manner>,
+}
+
+impl Default for Mail {
+    fn default() -> Self {
+        Self { queue: Mutex::default(), changed: Notify::new(), manner: Mutex::new(Manner::Seen) }
+    }
 }
 
 impl Mail {
     fn queue(&self) -> MutexGuard<'_, VecDeque<ShellEvent>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn manner(&self) -> MutexGuard<'_, Manner> {
+        self.manner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn put(&self, event: ShellEvent) {
@@ -147,7 +159,10 @@ impl Mail {
                 // The number is told with the end; until then there is one command at a time.
                 ShellEvent::Output { command: u64::from(fd / 4), stream, offset, bytes: Bytes::from(bytes.0) }
             }
-            Notice::ShellReady { cwd, .. } => ShellEvent::Ready { cwd: cwd.0 },
+            Notice::ShellReady { cwd, manner, .. } => {
+                *self.manner() = manner;
+                ShellEvent::Ready { cwd: cwd.0 }
+            }
             Notice::ShellUnusable { reason, .. } => ShellEvent::Unusable(explain(reason)),
             Notice::CommandEnded { ended, .. } => ShellEvent::Ended(ended_of(ended)),
             Notice::Exited { exit, .. } => ShellEvent::Exited(exit_of(&exit)),
@@ -200,6 +215,7 @@ impl Keeper {
     pub async fn attach_shell(&self, process: u64) -> Result<(Shell, ShellState), KeeperError> {
         let shell = self.shell(process);
         let state = shell.state().await?;
+        *shell.mail.manner() = state.manner;
         Ok((shell, state))
     }
 
@@ -240,6 +256,12 @@ impl Shell {
                 None => changed.await,
             }
         }
+    }
+
+    /// How the keeper knows what the shell does; known once it is ready. What that gives up is in
+    /// [`Manner::lesser`].
+    pub fn manner(&self) -> Manner {
+        *self.mail.manner()
     }
 
     /// The number that the keeper knows it by.
@@ -349,6 +371,7 @@ impl Shell {
         match self.line.ask(|tag| Request::ShellState { tag, process }).await? {
             Notice::ShellIs { shell, .. } => Ok(ShellState {
                 phase: shell.phase,
+                manner: shell.manner,
                 cwd: shell.cwd.0,
                 command: shell.command,
                 ended: shell.ended.map(ended_of),

@@ -54,6 +54,31 @@ pub enum RemoteError {
 }
 
 impl RemoteError {
+    /// Whether trying again can help: the way is blocked, and nobody has said no.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. }
+            | Self::TimedOut { .. }
+            | Self::Full { .. }
+            | Self::NoEngine { .. }
+            | Self::NotRunning { .. }
+            | Self::Broken { .. }
+            | Self::Keeper(_)
+            | Self::Io { .. } => true,
+            Self::BadTarget(_)
+            | Self::NoClient { .. }
+            | Self::AuthRefused { .. }
+            | Self::HostKeyUnknown { .. }
+            | Self::HostKeyWrong { .. }
+            | Self::NoShell { .. }
+            | Self::NoContainer(_)
+            | Self::NoPermission { .. }
+            | Self::NoKeeper { .. }
+            | Self::Lost { .. }
+            | Self::Refused { .. } => false,
+        }
+    }
+
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }

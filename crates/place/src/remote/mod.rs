@@ -9,12 +9,15 @@
 mod channel;
 mod docker;
 mod error;
+mod far;
 mod reached;
 mod site;
 mod ssh;
 mod target;
 
 pub use error::RemoteError;
+pub(crate) use far::Far;
+pub use far::{FarError, FarShell};
 pub use reached::{Joined, Lodged, Reached};
 pub use site::Machine;
 pub use target::{Docker, Password, Ssh, Target};
@@ -126,6 +129,19 @@ impl Remotes {
     ) -> Result<crate::keeper::Keeper, RemoteError> {
         let link = self.link(target, password).await?;
         reached::take_up(&link, lodged, token).await
+    }
+
+    /// As [`Self::take_up`], for the one shell that a keeper was lodged for.
+    pub async fn take_up_shell(
+        &self,
+        target: &Target,
+        password: Option<&Password>,
+        lodged: &Lodged,
+        token: [u8; 32],
+        process: u64,
+    ) -> Result<crate::FoundShell, RemoteError> {
+        let link = self.link(target, password).await?;
+        far::take_up_shell(&link, lodged, token, process).await
     }
 
     async fn link(&self, target: &Target, password: Option<&Password>) -> Result<Link, RemoteError> {

@@ -51,6 +51,10 @@ impl Reached {
         Self { link, machine, policy }
     }
 
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
     pub fn machine(&self) -> &Machine {
         &self.machine
     }

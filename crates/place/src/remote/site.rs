@@ -65,8 +65,12 @@ fn look_script(program: &str, bytes: usize, tried: &[String]) -> String {
         "echo \"kernel $(uname -r)\"".to_owned(),
         "u=$(id -u)".to_owned(),
         "echo \"uid $u\"".to_owned(),
-        "p=$(command -v bash) && echo \"bash $p\"".to_owned(),
-        "p=$(command -v sh) && echo \"sh $p\"".to_owned(),
+        // `command -v` gives no path where the shell has the program in itself.
+        "find_in() { o=$IFS; IFS=:; for d in $PATH; do \
+         if [ -f \"$d/$1\" ] && [ -x \"$d/$1\" ]; then echo \"$1 $d/$1\"; break; fi; done; IFS=$o; }"
+            .to_owned(),
+        "find_in bash".to_owned(),
+        "find_in sh".to_owned(),
         "echo \"cwd $PWD\"".to_owned(),
         "echo \"home $HOME\"".to_owned(),
         // Each is made if need be, must be ours alone, and must let programs run.

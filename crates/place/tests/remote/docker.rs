@@ -3,7 +3,8 @@
 use crate::kit::{self, lost, remotes, run, shut_down, skip, started, within, wrong};
 use outlast_place as place;
 use place::{
-    keeper::{CommandInput, How, ShellPhase},
+    Spawn,
+    keeper::{CommandInput, How, Manner, ShellEvent, ShellPhase},
     remote::{Docker, Policy, RemoteError, Target},
 };
 use std::{path::PathBuf, time::Duration};
@@ -129,6 +130,18 @@ async fn where_nothing_can_be_written_or_run_there_is_no_keeper() {
     let reached = remotes.connect(&Target::Docker(container(&engine, "small")), None).await.unwrap();
     let joined = reached.lodge().await.unwrap();
     assert!(joined.lodged.folder.starts_with("/run/user/0/outlast/"), "{:?}", joined.lodged);
+    // There is no bash, and another shell will do, with less to promise.
+    let sh = Spawn {
+        program: reached.machine().sh.clone().expect("a shell"),
+        args: vec!["-s".to_owned()],
+        env: reached.machine().env.clone(),
+        cwd: None,
+    };
+    let mut shell = joined.keeper.start_shell(1, sh, "/").await.unwrap();
+    assert!(matches!(within(shell.next()).await, Some(ShellEvent::Ready { .. })));
+    assert_eq!(shell.manner(), Manner::Told);
+    let (ended, out) = run(&mut shell, 1, "cd /bin; pwd; false").await;
+    assert_eq!((ended.how, &*out), (How::Returned(1), "/bin\n"));
     shut_down(joined.keeper).await;
     engine.run("full", Inside::Busybox, &small[..3]).unwrap();
     let reached = remotes.connect(&Target::Docker(container(&engine, "full")), None).await.unwrap();

@@ -6,4 +6,5 @@
 
 mod docker;
 mod kit;
+mod plain;
 mod ssh;

@@ -4,7 +4,7 @@ use crate::kit::{self, lost, remotes, run, shut_down, skip, started, within, wro
 use outlast_place as place;
 use place::{
     keeper::{CommandInput, How, ShellPhase},
-    remote::{Lodging, Password, Policy, RemoteError, Ssh, Target, Trust},
+    remote::{FarError, Lodging, Password, Policy, RemoteError, Ssh, Target, Trust},
 };
 use std::time::{Duration, Instant};
 use testkit::sshd::{NOBODY, PASSWORD, Sshd, USER};
@@ -210,4 +210,30 @@ async fn a_keeper_that_may_not_be_there_is_not_there() {
     let reached = remotes(dir.path(), forbidden).connect(&alias(), None).await.unwrap();
     let refused = wrong(reached.lodge().await);
     assert!(matches!(refused, RemoteError::NoKeeper { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_shell_ends_with_its_hold_however_the_connection_is() {
+    let sshd = server!("ssh_hold");
+    let dir = tempfile::tempdir().unwrap();
+    let remotes = remotes(dir.path(), policy(&sshd));
+    let reached = remotes.connect(&alias(), None).await.unwrap();
+    let home = reached.machine().home.clone();
+    let mut far = reached.start_shell(kit::bash(&reached), &home).await.unwrap();
+    let process = far.hold.tie().process;
+    far.hold.leave();
+    sshd.cut().unwrap();
+    lost(&mut far.shell).await;
+    let found = remotes.take_up_shell(&alias(), None, &far.lodged, far.token, process).await.unwrap();
+    assert_eq!(found.hold.tie().process, process);
+    // The connection is gone, and the shell is ended all the same.
+    sshd.cut().unwrap();
+    within(found.hold.keeper().gone()).await;
+    within(found.hold.end()).await;
+    let refused = wrong(remotes.take_up_shell(&alias(), None, &far.lodged, far.token, process).await);
+    assert!(matches!(refused, RemoteError::Lost { .. }), "{refused}");
+    let nowhere = reached.start_shell(kit::bash(&reached), "/no/such/folder").await;
+    assert!(matches!(nowhere, Err(FarError::Spawn(place::SpawnError::NoHome { .. }))), "{nowhere:?}");
+    let left = std::fs::read_dir(sshd.home().join(".cache/outlast")).unwrap().count();
+    assert_eq!(left, 1, "only the program stays");
 }

@@ -45,10 +45,13 @@ impl ShellTask {
 
     pub(super) fn on_shell_command(&mut self, command: ShellCommand) {
         match command {
-            ShellCommand::Exec { order, reply } => match self.accept(*order) {
-                Ok(execution) => drop(reply.send(Ok(execution))),
-                Err(fault) => self.pen.answer(reply, Err(fault)),
-            },
+            ShellCommand::Exec { order, reply } => self.on_exec(order, reply),
+            ShellCommand::Checkpoint { label, reply } => self.on_checkpoint(label, reply),
+            ShellCommand::Checkpoints { reply } => {
+                let kept = self.memo.checkpoints.iter().rev();
+                let _ = reply.send(Ok(kept.map(checkpoints::Kept::told).collect()));
+            }
+            ShellCommand::Restore { checkpoint, reply } => self.on_restore(checkpoint, reply),
             ShellCommand::Cancel { command, reply } => {
                 self.thaw_for(command);
                 let mut known = false;
@@ -84,6 +87,27 @@ impl ShellTask {
                 let idle = if running.is_some() { Duration::ZERO } else { self.idle_since.elapsed() };
                 let _ = reply.send(Ok(Glimpse { cwd: cwd.unwrap_or_default(), running, idle }));
             }
+        }
+    }
+
+    fn on_exec(&mut self, order: Box<Order>, reply: Reply<Execution>) {
+        // What runs already changes things anyway.
+        let quiet = self.open.is_empty() && self.pen.state.status != Status::Ended;
+        if self.spec.auto_snapshot && quiet && self.fence.judge_bytes(&order.text).is_ok() {
+            return self.checkpoint_before(order, reply);
+        }
+        self.start_exec(*order, None, reply);
+    }
+
+    pub(super) fn start_exec(&mut self, order: Order, hint: Option<String>, reply: Reply<Execution>) {
+        match self.accept(order) {
+            Ok(execution) => {
+                if let Some(open) = self.open.get_mut(&execution.command) {
+                    open.hint = hint;
+                }
+                let _ = reply.send(Ok(execution));
+            }
+            Err(fault) => self.pen.answer(reply, Err(fault)),
         }
     }
 
@@ -126,6 +150,7 @@ impl ShellTask {
             reply: Some(reply),
             yields: order.yields.map(|wait| now + wait),
             acknowledged: false,
+            hint: None,
         };
         self.open.insert(command, open);
         let mut accepted = Ok(());

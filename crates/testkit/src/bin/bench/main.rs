@@ -7,6 +7,7 @@
 
 mod figures;
 mod followers;
+mod hosted;
 mod latency;
 mod sandbox;
 mod seed;
@@ -44,6 +45,21 @@ async fn all(mut report: Report, program: PathBuf, peers: Peers) -> Result<()> {
     }
     if report.wants("turn") {
         latency::turn(&mut report, &program).await?;
+    }
+    if report.wants("hosted-turn") {
+        hosted::turn(&mut report, &program).await?;
+    }
+    if report.wants("hosted-flood") {
+        hosted::flood(&mut report, &program).await?;
+    }
+    if report.wants("hosted-wake") {
+        hosted::wake(&mut report, &program).await?;
+    }
+    if report.wants("hosted-fork") {
+        hosted::fork(&mut report, &program).await?;
+    }
+    if report.wants("hosted-idle") {
+        hosted::idle(&mut report, &program).await?;
     }
     if report.wants("followers") {
         followers::measure(&mut report, &program).await?;
