@@ -25,7 +25,7 @@ const CHORES: &[Chore] = &[
     Chore { name: "check", what: "formatting and clippy, warnings are errors", run: check },
     Chore {
         name: "test",
-        what: "check, build and every test of the workspace; --agents: real agents instead",
+        what: "check, build and every test of the workspace; --agents: real agents instead; --mcp: public MCP clients",
         run: suite::test,
     },
     Chore {
@@ -35,7 +35,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "bench",
-        what: "the numbers of SPECIFICATION.md, with a release build; takes a filter",
+        what: "the numbers of SPECIFICATION.md, with a release build; takes a filter; --peers: others beside ours",
         run: bench,
     },
     Chore { name: "soak", what: "the crash test for long: --kills N (5000), --seed N, --power", run: soak },
@@ -76,13 +76,14 @@ fn check(_: &[String]) -> Result<()> {
     shell::cargo(&["fmt", "--all", "--check"])?;
     shell::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     // Targets that are only run when asked for are not among all of them.
-    shell::cargo(&["clippy", "--workspace", "--test", "agents", "--", "-D", "warnings"])
+    shell::cargo(&["clippy", "--workspace", "--test", "agents", "--test", "mcp", "--", "-D", "warnings"])
 }
 
 fn bench(args: &[String]) -> Result<()> {
     shell::cargo(&["build", "--release", "--workspace", "--bins"])?;
     // The journal's own figures first: the whole server's are read against them.
-    shell::cargo_with(&["bench", "--package", "outlast-journal", "--"], args)?;
+    let own: Vec<_> = args.iter().filter(|arg| *arg != "--peers").cloned().collect();
+    shell::cargo_with(&["bench", "--package", "outlast-journal", "--"], &own)?;
     let program = root().join("target/release/outlast");
     let program = program.to_string_lossy();
     let bench = ["run", "--release", "--quiet", "-p", "outlast-testkit", "--bin", "bench", "--"];

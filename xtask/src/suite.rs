@@ -22,6 +22,9 @@ pub(crate) fn test(args: &[String]) -> Result<()> {
     if let Some((_, rest)) = args.split_first().filter(|(first, _)| *first == "--agents") {
         return agents(rest);
     }
+    if let Some((_, rest)) = args.split_first().filter(|(first, _)| *first == "--mcp") {
+        return from_npm("mcp", rest);
+    }
     crate::check(&[])?;
     machine::python();
     machine::engines();
@@ -53,24 +56,29 @@ pub(crate) fn test(args: &[String]) -> Result<()> {
 /// Real agents from npm against the scripted model. Slow, and needs the network: only when asked for. One at a
 /// time, because each brings a runtime of its own.
 fn agents(args: &[String]) -> Result<()> {
-    ensure!(shell::works("npm", &["--version"]), "npm is not installed, and the agents come from it");
     let table = root().join(AGENTS_TABLE);
     if table.exists() {
         fs::remove_dir_all(&table)?;
     }
+    let ran = from_npm("agents", args);
+    print!("{}", agents_table(&table)?);
+    ran
+}
+
+/// A test program that needs npm and the network.
+fn from_npm(name: &str, args: &[String]) -> Result<()> {
+    ensure!(shell::works("npm", &["--version"]), "npm is not installed, and the {name} tests need it");
     let mut command = shell::command("cargo");
     if shell::works("cargo", &["nextest", "--version"]) {
-        command.args(["nextest", "run", "--workspace", "--test", "agents", "--no-fail-fast", "-j", "1"]);
-        command.args(args);
+        command.args(["nextest", "run", "--workspace", "--test", name, "--no-fail-fast", "-j", "1"]);
     } else {
-        command.args(["test", "--workspace", "--test", "agents", "--no-fail-fast", "--", "--test-threads=1"]);
-        command.args(args);
+        command.args(["test", "--workspace", "--test", name, "--no-fail-fast", "--", "--test-threads=1"]);
     }
+    command.args(args);
     let mut tally = Tally::default();
     let succeeded = shell::watch(&mut command, |line| tally.read(line))?;
-    print!("{}", agents_table(&table)?);
     println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
-    ensure!(succeeded && tally.failed == 0, "an agent did not do what it must");
+    ensure!(succeeded && tally.failed == 0, "a test of {name} failed");
     Ok(())
 }
 

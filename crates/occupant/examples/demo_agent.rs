@@ -1,6 +1,6 @@
 //! The scripted agent as a program of its own, for this room's tests: the binary that holds it is built above.
 
-#[path = "../../outlast/src/demo_agent.rs"]
+#[path = "../../outlast/src/demo_agent/mod.rs"]
 mod demo_agent;
 
 fn main() -> std::process::ExitCode {

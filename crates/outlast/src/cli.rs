@@ -1,6 +1,6 @@
 //! The command line as it is typed. Nothing is decided here; `config` makes it what is meant.
 
-use crate::{config::LogFormat, exit};
+use crate::{commands::mcp_config::McpClient, config::LogFormat, exit};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::{AgentName, CredentialId, KeyId, OnBusy, Scope, Seq, Status, Tenant};
 use std::{net::SocketAddr, path::PathBuf};
@@ -68,6 +68,7 @@ pub(crate) enum Command {
         session: Option<String>,
     },
     Logs(Logs),
+    Watch(Watch),
     /// Pause sessions: their processes stop, the next message brings them back
     Pause(Sessions),
     /// Bring paused or failed sessions back
@@ -292,6 +293,21 @@ pub(crate) struct Logs {
     pub(crate) stderr: bool,
 }
 
+/// Watch sessions live: their list, and what happens in one of them
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Keys: arrows or j k move, tab changes the pane, / searches, g and G go to the beginning and the end, ? shows all of \
+them, q leaves. Without a terminal it prints lines and goes on, like `tail -f`.
+
+Examples:
+  outlast watch
+  outlast watch 019a8c1e
+  outlast watch | grep error")]
+pub(crate) struct Watch {
+    /// An id, a beginning of one, or an alias; without it, the newest session is shown first
+    pub(crate) session: Option<String>,
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Sessions {
     #[arg(value_name = "SESSION", required = true)]
@@ -359,6 +375,9 @@ pub(crate) struct Mcp {
     /// The widest place that shells are opened in, and the one when the agent names none
     #[arg(long, value_name = "PLACE", default_value = "host")]
     pub(crate) place: LocalPlace,
+    /// Print the settings with which a client starts this command, and where they go, instead of serving
+    #[arg(long, value_name = "CLIENT")]
+    pub(crate) print_config: Option<McpClient>,
 }
 
 /// How much of this machine a shell sees.

@@ -96,6 +96,7 @@ pub(crate) struct ServerConfig {
     pub(crate) hosts: Vec<String>,
     pub(crate) limits: Limits,
     pub(crate) sandbox: Sandbox,
+    pub(crate) shells: Shells,
 }
 
 /// How sessions are contained; what is not set keeps its default.
@@ -115,6 +116,48 @@ pub(crate) struct Sandbox {
     /// Folders below which agents may mount.
     pub(crate) mounts: Vec<PathBuf>,
     pub(crate) limits: protocol::Bounds,
+}
+
+/// What shells may do and reach; what is not set keeps its default.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Shells {
+    /// Rules for every command of every shell.
+    pub(crate) allow: Vec<String>,
+    pub(crate) deny: Vec<String>,
+    /// Whether what looks like a secret is hidden; what was given as one always is.
+    pub(crate) redact_shapes: Option<bool>,
+    /// What else is hidden.
+    pub(crate) redact: Vec<Redact>,
+    /// Whether a new host's key is taken and remembered.
+    pub(crate) trust_on_first_use: bool,
+    /// Whether keepers may be put onto other machines and into containers.
+    pub(crate) lodge: Option<bool>,
+    pub(crate) connect_secs: Option<u64>,
+    /// Read instead of the user's own.
+    pub(crate) ssh_config: Option<PathBuf>,
+    /// The container engine's.
+    pub(crate) engine_socket: Option<PathBuf>,
+}
+
+/// A secret's shape: how it begins, and what follows.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Redact {
+    pub(crate) label: String,
+    pub(crate) starts: String,
+    #[serde(default)]
+    pub(crate) follow: Option<RedactFollow>,
+    #[serde(default)]
+    pub(crate) least: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RedactFollow {
+    Alnum,
+    Word,
+    Base64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -165,11 +208,13 @@ pub(crate) struct Limits {
     pub(crate) low_water_bytes: Option<u64>,
     pub(crate) snapshot_bytes: Option<u64>,
     pub(crate) snapshot_files: Option<u64>,
+    pub(crate) shell_sessions: Option<u64>,
+    pub(crate) shell_idle_secs: Option<u64>,
 }
 
 impl Limits {
     /// Every bound with its name in the file; `OUTLAST_` and the name in capitals is its variable.
-    fn named(&mut self) -> [(&'static str, &mut Option<u64>); 12] {
+    fn named(&mut self) -> [(&'static str, &mut Option<u64>); 14] {
         [
             ("live_sessions", &mut self.live_sessions),
             ("tenant_live_sessions", &mut self.tenant_live_sessions),
@@ -183,6 +228,8 @@ impl Limits {
             ("low_water_bytes", &mut self.low_water_bytes),
             ("snapshot_bytes", &mut self.snapshot_bytes),
             ("snapshot_files", &mut self.snapshot_files),
+            ("shell_sessions", &mut self.shell_sessions),
+            ("shell_idle_secs", &mut self.shell_idle_secs),
         ]
     }
 }
@@ -203,6 +250,7 @@ struct File {
     hosts: Vec<String>,
     limits: Limits,
     sandbox: Sandbox,
+    shells: Shells,
 }
 
 /// The environment, read once.
@@ -248,6 +296,15 @@ impl Environment {
             Some(Some(text)) => Ok(Some(text.to_owned())),
             Some(None) => Err(Failure::Usage(format!("the variable {name} is not UTF-8"))),
         }
+    }
+
+    /// Of this process's own, what a shell on the bare host is given when its caller brings none. Nothing that may hold
+    /// a secret.
+    pub(crate) fn for_shells(&self) -> std::collections::BTreeMap<String, String> {
+        const NAMES: [&str; 9] =
+            ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "SSH_AUTH_SOCK"];
+        let text = |name: &&str| Some(((*name).to_owned(), self.raw(name)?.to_str()?.to_owned()));
+        NAMES.iter().filter_map(text).collect()
     }
 
     fn parsed<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Failure> {
@@ -310,6 +367,13 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Whoever starts this program without a word about it gets the same data folder.
+    pub(crate) fn data_is_default(&self) -> bool {
+        default_data(&self.environment).is_ok_and(|data| data == self.data)
+    }
+}
+
 impl ServerConfig {
     fn resolve(flags: Option<&Serve>, env: &Environment, file: File) -> Result<Self, Failure> {
         let flags = flags.cloned().unwrap_or_default();
@@ -339,6 +403,7 @@ impl ServerConfig {
             hosts: file.hosts,
             limits,
             sandbox: file.sandbox.read(env)?,
+            shells: file.shells,
         })
     }
 }

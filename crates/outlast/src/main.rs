@@ -93,6 +93,7 @@ async fn dispatch(command: &Command, config: &Config, term: &Term) -> Result<Exi
         Command::Show { session } => asking()?.show(session).await,
         Command::Usage { session } => asking()?.usage(session.as_deref()).await,
         Command::Logs(asked) => asking()?.logs(asked).await,
+        Command::Watch(asked) => asking()?.watch(asked).await,
         Command::Pause(asked) => asking()?.each(Verb::Pause, &asked.sessions).await,
         Command::Fork { session, at, name } => asking()?.fork(session, *at, name.clone()).await,
         Command::Resume(asked) => asking()?.each(Verb::Resume, &asked.sessions).await,

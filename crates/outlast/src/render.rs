@@ -58,7 +58,7 @@ fn tint(paint: Paint, body: &Body, what: &str) -> String {
 }
 
 /// A word for what happened, and the rest.
-fn summary(body: &Body) -> (&'static str, String) {
+pub(crate) fn summary(body: &Body) -> (&'static str, String) {
     match body {
         Body::SessionCreated(created) => ("created", of_created(created)),
         Body::SessionStatusChanged(change) => {

@@ -125,7 +125,12 @@ impl Place {
 
     /// Takes up a process that this server or another one started; its output is read on from `stdout`.
     pub async fn take_up(&self, id: &str, tie: &Tie, stdout: u64) -> Result<TakenUp, PlaceError> {
-        self.rooms.take_up(id, tie, stdout).await
+        self.rooms.take_up(id, tie, Some(stdout)).await
+    }
+
+    /// The same, of a process whose output nobody records: read on from what of it the keeper still has.
+    pub async fn take_up_kept(&self, id: &str, tie: &Tie) -> Result<TakenUp, PlaceError> {
+        self.rooms.take_up(id, tie, None).await
     }
 
     /// Starts a shell in the workspace's room, as [`Self::spawn`] does a process.

@@ -294,7 +294,13 @@ impl Rooms {
         }
     }
 
-    pub(crate) async fn take_up(&self, id: &str, tie: &Tie, stdout: u64) -> Result<TakenUp, PlaceError> {
+    /// Without an offset, its output is read from where the keeper's memory of it begins.
+    pub(crate) async fn take_up(
+        &self,
+        id: &str,
+        tie: &Tie,
+        stdout: Option<u64>,
+    ) -> Result<TakenUp, PlaceError> {
         let slot = self.slot(id);
         let taken = self.attach(id, &slot, tie, stdout).await;
         self.tidy(id, &slot);
@@ -312,8 +318,15 @@ impl Rooms {
         found.map(|((shell, state, frozen), hold)| FoundShell { shell, state, hold, frozen })
     }
 
-    async fn attach(&self, id: &str, slot: &Slot, tie: &Tie, stdout: u64) -> Result<TakenUp, PlaceError> {
+    async fn attach(
+        &self,
+        id: &str,
+        slot: &Slot,
+        tie: &Tie,
+        stdout: Option<u64>,
+    ) -> Result<TakenUp, PlaceError> {
         let reached = self.reach(id, slot, tie, async |keeper, kept| {
+            let stdout = stdout.unwrap_or(kept.stdout.0);
             let process = keeper.attach(kept.process, stdout, kept.stderr.0).await?;
             Ok((process, kept))
         });

@@ -4,7 +4,7 @@
 use crate::{
     Caller, Sessions, faults,
     spec::Memo,
-    task::{self, Command, Task},
+    task::{self, Answered, Command, Task},
 };
 use journal::{NewSession, SandboxRow, SessionRow, SnapshotRow};
 use protocol::{
@@ -24,6 +24,7 @@ struct Files {
 }
 
 impl Sessions {
+    /// Returns once the fork is on disk. Its agent is on the way then; a prompt waits for it.
     pub async fn fork(
         &self,
         caller: &Caller,
@@ -94,7 +95,7 @@ impl Sessions {
         let inbox = shared.live.open(id);
         let mut task = Task::begin_fork(Arc::clone(shared), writer, fixed, state, memo, inbox);
         let told = files.told.map(|text| Notice { level: Level::Info, text });
-        task.create(Actor::Key(caller.key), spec, slot, told, reply);
+        task.create(Actor::Key(caller.key), spec, slot, told, Answered::AtOnce(reply));
         task::spawn_new(task, id);
         answer.await.unwrap_or_else(|_| Err(crate::spec::internal("a fork's task ended without an answer")))
     }

@@ -32,8 +32,15 @@ mod watch;
 pub use agents::copy_agents;
 pub use files::RemoveFile;
 pub use journal::{Batch, Follower, Page, ReadError, StoredEvent};
+pub use occupant::{
+    fence::Fence,
+    text::{Follow, Pattern, Shapes},
+};
 pub use open::{FirstKey, OpenError, Options};
-pub use place::settle;
+pub use place::{
+    remote::{Lodging, Policy as RemotePolicy, Trust},
+    settle,
+};
 pub use policy::{HostPlace, MostNetwork, Sandboxing};
 pub use probe::{NoSandbox, Pausing, Probe, Users, probe_sandbox};
 pub use quota::Quotas;
@@ -51,7 +58,7 @@ use protocol::{
 use shared::Shared;
 use spec::{Spec, internal};
 use std::{path::Path, sync::Arc};
-use task::{Command, Prompt, Task};
+use task::{Answered, Command, Prompt, Task};
 
 /// Who is asking, once a key was recognised.
 #[derive(Debug, Clone)]
@@ -197,7 +204,7 @@ impl Sessions {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let inbox = shared.live.open(id);
         let mut task = Task::begin(Arc::clone(shared), fixed, state, config, inbox);
-        task.create(Actor::Key(caller.key), spec, slot, None, reply);
+        task.create(Actor::Key(caller.key), spec, slot, None, Answered::WhenReady(reply));
         task::spawn_new(task, id);
         answer.await.unwrap_or_else(|_| Err(internal("a new session's task ended without an answer")))
     }

@@ -171,8 +171,10 @@ impl Sessions {
     async fn wake_live(&self) -> Result<(), OpenError> {
         let live = self.shared.journal.live_sessions().await?;
         let mut known = Known::new();
-        for tie in live.iter().filter_map(|(_, memo)| Memo::decode(memo).tie) {
-            known.entry(tie.keeper).or_default().insert(tie.process);
+        for (_, memo) in &live {
+            for tie in Memo::decode(memo).ties() {
+                known.entry(tie.keeper.clone()).or_default().insert(tie.process);
+            }
         }
         self.shared.place.adopt(known).await;
         if live.is_empty() {

@@ -4,6 +4,7 @@
 
 use crate::{
     restarts::Restarts,
+    task::KeptTerminal,
     vault::{Vault, VaultError},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -162,6 +163,8 @@ pub(crate) struct Memo {
     pub(crate) sent: u64,
     /// Input that may not have arrived yet, sealed.
     pub(crate) outbox: Option<String>,
+    /// Commands that the occupant started through us.
+    pub(crate) terminals: Vec<KeptTerminal>,
     /// The event of the last prompt that an occupant was given.
     pub(crate) last_prompt: Option<u64>,
     /// What the session's turns have used.
@@ -227,6 +230,11 @@ impl Outbox {
 }
 
 impl Memo {
+    /// Every process that it leads to.
+    pub(crate) fn ties(&self) -> impl Iterator<Item = &place::Tie> {
+        self.tie.iter().chain(self.terminals.iter().map(|terminal| &terminal.tie))
+    }
+
     pub(crate) fn encode(&self) -> String {
         // A struct of strings and numbers always encodes.
         serde_json::to_string(self).unwrap_or_default()
@@ -240,6 +248,7 @@ impl Memo {
     pub(crate) fn let_go(&mut self) {
         (self.consumed, self.sent) = (0, 0);
         (self.tie, self.saved, self.outbox) = (None, None, None);
+        self.terminals = Vec::new();
     }
 
     pub(crate) fn settings(&self) -> SessionConfig {

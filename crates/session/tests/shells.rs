@@ -2,8 +2,8 @@
 
 use outlast_session::{Caller, Execution, FirstKey, Options, Sessions};
 use protocol::{
-    Body, Budget, Code, EventKind, ExecCommand, ExecResult, OpenShell, OpenedShell, PlaceKind, SessionRef,
-    Status,
+    Body, Budget, Code, CommandOutcome, EventKind, ExecCommand, ExecResult, OpenShell, OpenedShell,
+    PlaceKind, SessionRef, Status,
 };
 use std::time::Duration;
 
@@ -248,5 +248,93 @@ async fn limits_and_bad_input_are_told() {
     let again = room.open(PlaceKind::Host).await;
     assert_eq!(again.opened.session_id, "2_local", "the slot is free again, and numbers go on");
     again.close().await;
+    room.end().await;
+}
+
+async fn checkpoints_come_back(place: PlaceKind) {
+    let room = Room::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut request = OpenShell { place: Some(place), ..OpenShell::default() };
+    if place == PlaceKind::Host {
+        request.cwd = Some(folder.path().to_string_lossy().into_owned());
+    }
+    let shell = room.shell(room.sessions.open_shell(&room.caller, request).await.unwrap());
+    let (sessions, caller, session) = (&room.sessions, &room.caller, &shell.session);
+    shell.run("mkdir -p sub empty; echo one > sub/f; chmod 600 sub/f; ln -s f sub/l; cd sub").await;
+    let first = sessions.checkpoint(caller, session, Some("first".to_owned())).await.unwrap();
+    shell.run("echo two > f; echo new > ../g; rmdir ../empty; rm l").await;
+    let restored = sessions.restore_checkpoint(caller, session, None).await.unwrap();
+    assert_eq!((&restored.restored_to, restored.files_changed), (&first.id, 4));
+    let now = shell.run("cat f; stat -c %a f; readlink l; ls -A ..; pwd").await;
+    let lines: Vec<&str> = now.stdout.lines().collect();
+    assert_eq!(lines[..3], ["one", "600", "f"], "{now:?}");
+    assert_eq!(lines[3..5], ["empty", "sub"], "{now:?}");
+    assert!(lines[5].ends_with("/sub"), "the shell still stands in its folder");
+    // The restore itself can be undone.
+    let undone = sessions.restore_checkpoint(caller, session, Some(restored.undo)).await.unwrap();
+    assert_eq!(undone.files_changed, 4);
+    assert_eq!(shell.run("cat f ../g").await.stdout, "two\nnew");
+    let all = sessions.checkpoints(caller, session).await.unwrap();
+    assert_eq!((all.len(), all[2].label.as_deref()), (3, Some("first")), "newest first");
+    let unknown = sessions.restore_checkpoint(caller, session, Some("c99".to_owned())).await.unwrap_err();
+    assert_eq!(unknown.code, Code::NotFound);
+    shell.close().await;
+    room.end().await;
+}
+
+#[tokio::test]
+async fn a_sandboxs_files_are_brought_back_under_a_running_shell() {
+    checkpoints_come_back(PlaceKind::Sandbox).await;
+}
+
+#[tokio::test]
+async fn a_folder_on_the_host_is_brought_back_under_a_running_shell() {
+    checkpoints_come_back(PlaceKind::Host).await;
+}
+
+#[tokio::test]
+async fn a_checkpoint_is_taken_before_a_command_when_something_changed() {
+    let room = Room::new().await;
+    let request = OpenShell { place: Some(PlaceKind::Sandbox), auto_snapshot: true, ..OpenShell::default() };
+    let shell = room.shell(room.sessions.open_shell(&room.caller, request).await.unwrap());
+    for text in ["echo 1 > f", "cat f", "cat f", "rm f"] {
+        assert_eq!(shell.run(text).await.hint, None, "{text}");
+    }
+    let all = room.sessions.checkpoints(&room.caller, &shell.session).await.unwrap();
+    let labels: Vec<_> = all.iter().filter_map(|kept| kept.label.as_deref()).collect();
+    assert_eq!(labels, ["before command 2", "before command 1"], "nothing changed before the others");
+    room.sessions.restore_checkpoint(&room.caller, &shell.session, None).await.unwrap();
+    assert_eq!(shell.run("cat f").await.stdout, "1");
+    shell.close().await;
+    // On the host nothing is named that could be taken, and the result says so.
+    let request = OpenShell { place: Some(PlaceKind::Host), auto_snapshot: true, ..OpenShell::default() };
+    let shell = room.shell(room.sessions.open_shell(&room.caller, request).await.unwrap());
+    assert!(shell.run("true").await.hint.unwrap().contains("no checkpoint"));
+    shell.close().await;
+    room.end().await;
+}
+
+#[tokio::test]
+async fn a_policy_refuses_and_the_record_says_so() {
+    let room = Room::new().await;
+    let request =
+        OpenShell { place: Some(PlaceKind::Host), deny: vec!["rm".to_owned()], ..OpenShell::default() };
+    let shell = room.shell(room.sessions.open_shell(&room.caller, request).await.unwrap());
+    let refused = room.sessions.exec(&room.caller, &shell.session, text_of("echo $(/bin/rm x)")).await;
+    assert_eq!(refused.unwrap_err().code, Code::CommandRefused);
+    assert_eq!(shell.run("echo rm").await.stdout, "rm");
+    let (_, page) = room.sessions.events(&room.caller, &shell.session, 0, 100).await.unwrap();
+    let outcomes: Vec<_> = page
+        .events
+        .iter()
+        .filter_map(|event| match event.decode() {
+            Ok(Body::CommandEnded(ended)) => Some((ended.command, ended.outcome)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(outcomes, [(1, CommandOutcome::Refused), (2, CommandOutcome::Done)]);
+    shell.close().await;
+    let bad = OpenShell { allow: vec!["a; b".to_owned()], ..OpenShell::default() };
+    assert_eq!(room.sessions.open_shell(&room.caller, bad).await.unwrap_err().code, Code::InvalidRequest);
     room.end().await;
 }

@@ -178,7 +178,7 @@ pub(super) fn exec_result() -> Arc<JsonObject> {
         &json!({
             "stdout": text("Without its last newline"),
             "stderr": text("Without its last newline"),
-            "exit_code": { "type": ["integer", "null"], "description": "null while it runs, and where it cannot be known" },
+            "exit_code": { "anyOf": [{ "type": "integer" }, { "type": "null" }], "description": "null while it runs, and where it cannot be known" },
             "duration_ms": count("Milliseconds"),
             "cwd": text("The shell's working directory afterwards"),
             "truncated": flag("Something was left out; budget says how much"),

@@ -334,7 +334,7 @@ pub(crate) static CALLS: &[Call] = &[
         pace: Pace::Quick,
         topic: "Sessions",
         summary: "Fork a session",
-        detail: "A new session with the events up to `at`, and the files as they were then as far as a snapshot of that time is left; its journal says which. The agent goes on natively where its own store fits, else with a transcript.",
+        detail: "A new session with the events up to `at`, and the files as they were then as far as a snapshot of that time is left; its journal says which. The agent goes on natively where its own store fits, else with a transcript. It is on its way when this is answered: the session is `starting`, and becomes active by itself.",
         params: &[SESSION],
         takes: Takes::Json(schema::<ForkSession>),
         gives: Gives::Json(201, schema::<SessionReply>),

@@ -5,8 +5,8 @@ use super::{events, wire};
 use crate::{intake::MAX_SEQ, rest::Shared};
 use protocol::{
     AgentName, AnswerPermission, Body, Code, Configure, Content, CreateSession, CredentialId, Fault,
-    ListSessions, McpServers, OnBusy, Reason, Scope, SendMessage, Seq, Session, SessionId, SessionKindFilter,
-    SessionRef, Status, TurnId, limits,
+    ForkSession, ListSessions, McpServers, OnBusy, Reason, Scope, SendMessage, Seq, Session, SessionId,
+    SessionKindFilter, SessionRef, Status, TurnId, limits,
 };
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
@@ -61,6 +61,15 @@ struct Prompt {
 struct Named {
     #[serde(deserialize_with = "session_ref")]
     session_id: SessionRef,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Forking {
+    #[serde(deserialize_with = "session_ref")]
+    session_id: SessionRef,
+    at: Option<Seq>,
+    name: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -132,8 +141,8 @@ pub(super) fn scope(method: &str) -> Option<Scope> {
             Scope::Read
         }
         "createSession" | "sendPrompt" | "cancelPrompt" | "resumeSession" | "closeSession"
-        | "destroySession" | "vm.getOrCreate" | "vm.sleep" | "setModel" | "setMode" | "setThoughtLevel"
-        | "respondPermission" => Scope::Write,
+        | "destroySession" | "forkSession" | "vm.getOrCreate" | "vm.sleep" | "setModel" | "setMode"
+        | "setThoughtLevel" | "respondPermission" => Scope::Write,
         _ => return None,
     })
 }
@@ -154,6 +163,11 @@ pub(super) async fn call(
         "resumeSession" => shown(sessions.resume(caller, &of(params)?.session_id).await),
         "closeSession" => shown(sessions.end(caller, &of(params)?.session_id).await),
         "destroySession" => shown(sessions.remove(caller, &of(params)?.session_id).await),
+        "forkSession" => {
+            let asked: Forking = wire::params(params, &["sessionId", "options"])?;
+            let request = ForkSession { at: asked.at, name: asked.name };
+            shown(sessions.fork(caller, &asked.session_id, request).await)
+        }
         "listSessions" => list(door, caller, params, Which::Open).await,
         "listPersistedSessions" => list(door, caller, params, Which::All).await,
         "getSessionEvents" => read(door, caller, params).await,

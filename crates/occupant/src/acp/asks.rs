@@ -82,8 +82,8 @@ pub(super) struct Asks {
 
 #[derive(Debug)]
 enum Waits {
-    /// The agent's own id for its request, and how its answer looks.
-    Agent { call: Raw, shape: Shape },
+    /// The agent's own id for its request, and how its answer looks; the terminal whose end it waits for.
+    Agent { call: Raw, shape: Shape, end_of: Option<String> },
     /// The handshake.
     Handshake,
 }
@@ -102,10 +102,29 @@ impl Asks {
     /// The agent's requests that wait, so that whoever takes the machine up can answer them.
     pub(super) fn save(&self) -> Vec<Raw> {
         let calls = self.open.iter().filter_map(|(_, waits)| match waits {
-            Waits::Agent { call, .. } => Some(call.clone()),
-            Waits::Handshake => None,
+            Waits::Agent { call, end_of: None, .. } => Some(call.clone()),
+            Waits::Agent { end_of: Some(_), .. } | Waits::Handshake => None,
         });
         calls.collect()
+    }
+
+    /// Those that wait for a terminal's end: it outlives the server, and is waited for again.
+    pub(super) fn save_waits(&self) -> Vec<(Raw, String)> {
+        let waits = self.open.iter().filter_map(|(_, waits)| match waits {
+            Waits::Agent { call, end_of: Some(terminal), .. } => Some((call.clone(), terminal.clone())),
+            Waits::Agent { end_of: None, .. } | Waits::Handshake => None,
+        });
+        waits.collect()
+    }
+
+    pub(super) fn wait_again(waits: Vec<(Raw, String)>, cx: &mut Cx) -> Self {
+        let mut asks = Self::default();
+        for (call, terminal) in waits {
+            let end_of = Some(terminal.clone());
+            let id = asks.add(Waits::Agent { call, shape: Shape::Exit, end_of });
+            cx.ask(id, Ask::AwaitTerminal { terminal });
+        }
+        asks
     }
 
     fn add(&mut self, waits: Waits) -> AskId {
@@ -122,7 +141,7 @@ impl Acp {
         let Some(place) = self.asks.open.iter().position(|(open, _)| *open == id) else { return };
         match self.asks.open.remove(place).1 {
             Waits::Handshake => self.transcribed(result, cx),
-            Waits::Agent { call, shape } => match result {
+            Waits::Agent { call, shape, .. } => match result {
                 Ok(done) => cx.send(rpc::result(call.as_raw(), &shape.answer(done))),
                 Err(fault) => {
                     cx.send(rpc::error(call.as_raw(), rpc::INTERNAL_ERROR, &self.say_text(&fault.message)));
@@ -174,7 +193,11 @@ impl Acp {
                 cx.send(rpc::error(id, rpc::INTERNAL_ERROR, "too many requests are open; wait for one"));
             }
             Ok(ask) => {
-                let id = self.asks.add(Waits::Agent { call: Raw::from(id), shape });
+                let end_of = match &ask {
+                    Ask::AwaitTerminal { terminal } => Some(terminal.clone()),
+                    _ => None,
+                };
+                let id = self.asks.add(Waits::Agent { call: Raw::from(id), shape, end_of });
                 cx.ask(id, ask);
             }
         }

@@ -33,6 +33,9 @@ pub struct Saved {
     /// The agent's own requests that wait for an answer.
     #[serde(default)]
     asks: Vec<protocol::Raw>,
+    /// Those of them that wait for the end of a terminal.
+    #[serde(default)]
+    waits: Vec<(protocol::Raw, String)>,
 }
 
 impl Saved {
@@ -66,6 +69,7 @@ impl Acp {
             transcript: self.transcript.clone(),
             instruct: self.instruct,
             asks: self.asks.save(),
+            waits: self.asks.save_waits(),
         })
     }
 
@@ -88,7 +92,7 @@ impl Acp {
                 .into_iter()
                 .map(|open| Permission::take_up(open, cx.now))
                 .collect(),
-            asks: Asks::default(),
+            asks: Asks::wait_again(saved.waits, cx),
             config: config::Config::take_up(saved.offers),
             notices: Notices::default(),
             meter: saved.meter,

@@ -133,7 +133,7 @@ impl Acp {
             prompt: Vec<&'a ContentBlock>,
         }
         let instructions =
-            std::mem::take(&mut self.instruct).then(|| self.begin.terms.instructions.as_deref());
+            std::mem::take(&mut self.instruct).then_some(self.begin.terms.instructions.as_deref());
         let instructions = instructions.flatten().map(|text| ContentBlock::Text { text: preface(text) });
         let pointer = self.transcript.take().map(|path| ContentBlock::Text { text: pointer(&path) });
         let call = (cx.next_seq() - 1).to_string();

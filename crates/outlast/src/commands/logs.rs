@@ -56,7 +56,7 @@ impl Asking<'_> {
     }
 
     /// Until the session has ended and its last event was shown. Ctrl-C ends the process as usual.
-    async fn follow(&self, id: SessionId, after: Seq) -> Result<Exit, Failure> {
+    pub(super) async fn follow(&self, id: SessionId, after: Seq) -> Result<Exit, Failure> {
         let session = self.client.session(id).await?;
         let mut last = (session.status == Status::Ended).then_some(session.last_seq);
         let mut events = self.client.events(id, beginning(&session, after));

@@ -190,11 +190,54 @@ fn session_options(config: &Config) -> Result<session::Options, Failure> {
         options.idle = Duration::from_secs(secs);
     }
     options.sandboxing = sandboxing(config.server.sandbox.clone())?;
+    options.shells = shells(config, options.orphan)?;
     options.reserve_bytes = limits.reserve_bytes.unwrap_or(options.reserve_bytes);
     options.low_water_bytes = limits.low_water_bytes.unwrap_or(options.low_water_bytes);
     options.snapshots.bytes = limits.snapshot_bytes.unwrap_or(options.snapshots.bytes);
     options.snapshots.files = limits.snapshot_files.unwrap_or(options.snapshots.files);
     Ok(options)
+}
+
+/// The operator's words about shells, over the defaults.
+fn shells(config: &Config, orphan: Duration) -> Result<session::ShellOptions, Failure> {
+    let (given, limits) = (&config.server.shells, &config.server.limits);
+    let usual = session::ShellOptions::default();
+    let fence = session::Fence::new(&given.allow, &given.deny);
+    let patterns = given.redact.iter().map(|redact| {
+        let follow = match redact.follow {
+            None => session::Follow::Nothing,
+            Some(config::RedactFollow::Alnum) => session::Follow::Alnum { least: redact.least },
+            Some(config::RedactFollow::Word) => session::Follow::Word { least: redact.least },
+            Some(config::RedactFollow::Base64) => session::Follow::Base64 { least: redact.least },
+        };
+        session::Pattern::new(&redact.label, &redact.starts, follow)
+            .map_err(|bad| Failure::Usage(format!("shells.redact: {bad}")))
+    });
+    Ok(session::ShellOptions {
+        sessions: limits
+            .shell_sessions
+            .map_or(usual.sessions, |most| usize::try_from(most).unwrap_or(usize::MAX)),
+        idle: limits.shell_idle_secs.map_or(usual.idle, Duration::from_secs),
+        host_env: config.environment.for_shells(),
+        shapes: if given.redact_shapes == Some(false) {
+            session::Shapes::Off
+        } else {
+            session::Shapes::Known
+        },
+        patterns: patterns.collect::<Result<_, _>>()?,
+        fence: fence.map_err(|bad| Failure::Usage(format!("shells.allow and shells.deny: {bad}")))?,
+        remote: session::RemotePolicy {
+            trust: if given.trust_on_first_use { session::Trust::FirstUse } else { session::Trust::Known },
+            lodging: match given.lodge {
+                Some(false) => session::Lodging::Forbidden,
+                Some(true) | None => session::Lodging::Allowed,
+            },
+            connect: given.connect_secs.map_or(usual.remote.connect, Duration::from_secs),
+            orphan: orphan.max(usual.remote.orphan),
+            ssh_config: given.ssh_config.clone(),
+        },
+        engine: given.engine_socket.clone().unwrap_or(usual.engine),
+    })
 }
 
 /// The operator's words about sandboxes, over the defaults.

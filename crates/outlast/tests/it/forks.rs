@@ -17,7 +17,9 @@ async fn a_fork_has_the_past_and_goes_its_own_way() {
         (made["forkedFrom"]["session"].as_str(), made["name"].as_str()),
         (Some(id.as_str()), Some("twin"))
     );
-    assert_eq!((made["status"].as_str(), made["firstSeq"].as_u64()), (Some("active"), Some(1)));
+    assert_eq!((made["status"].as_str(), made["firstSeq"].as_u64()), (Some("starting"), Some(1)));
+    until(&http, &fork, |event| event["to"] == "active" && event["seq"].as_u64() > Some(at)).await;
+    assert_eq!(get(&http, &fork).await["status"], "active", "by itself");
 
     let (past, shared) = (events(&http, &id).await, events(&http, &fork).await);
     let upto = usize::try_from(at).unwrap();
@@ -66,7 +68,7 @@ async fn a_fork_at_the_end_is_the_agents_own() {
         let made =
             http.post(&format!("/api/sessions/{id}/fork"), &json!({})).await.unwrap().expect(201).unwrap();
         let fork = made["session"]["id"].as_str().unwrap();
-        let recorded = events(&http, fork).await;
+        let recorded = until_count(&http, fork, "occupant_started", 2).await;
         let started = of_type(&recorded, "occupant_started");
         let (first, last) = (started[0], started[started.len() - 1]);
         assert_eq!(last["how"], how, "{name}");
@@ -95,7 +97,9 @@ async fn a_fork_of_an_earlier_point_says_what_its_files_are() {
     let fork = server.cli(&["fork", &id, "--at", &at.to_string()]).await.unwrap().ok().unwrap();
     let fork = fork.trim().to_owned();
     assert_eq!(get(&http, &fork).await["forkedFrom"]["seq"], at);
-    let recorded = events(&http, &fork).await;
+    let recorded =
+        until(&http, &fork, |event| event["type"] == "occupant_started" && event["seq"].as_u64() > Some(at))
+            .await;
     let told: Vec<_> =
         of_type(&recorded, "notice").iter().filter_map(|notice| notice["text"].as_str()).collect();
     assert!(

@@ -33,4 +33,5 @@ mod streams;
 mod survival;
 mod tenants;
 mod terms;
+mod watch;
 mod workspaces;

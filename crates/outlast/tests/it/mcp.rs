@@ -162,7 +162,7 @@ async fn a_protocol_session_is_its_tenants() {
     let theirs = http.with_key(Some(&other)).raw("POST", "/mcp", &headers, list.as_bytes()).await.unwrap();
     refusal(&theirs, 404, "not_found");
     assert_eq!(http.raw("POST", "/mcp", &headers, list.as_bytes()).await.unwrap().status, 200);
-    assert_eq!(http.raw("DELETE", "/mcp", &headers, b"").await.unwrap().status, 202);
+    assert_eq!(http.raw("DELETE", "/mcp", &headers, b"").await.unwrap().status, 200);
     let gone = http.raw("POST", "/mcp", &headers, list.as_bytes()).await.unwrap();
     assert_eq!(gone.status, 404);
 }
@@ -344,7 +344,15 @@ async fn checkpoints_are_taken_listed_and_restored() {
     let client = client(&server).await;
     let id = shell(&client, json!({"transport": "local", "cwd": folder})).await;
     exec(&client, &id, "echo one > a").await;
-    let taken = client.call("session_checkpoint", json!({"session_id": id, "label": "first"})).await.unwrap();
+    let asked = json!({"name": "session_checkpoint", "arguments": {"session_id": id, "label": "first"}});
+    let answer = client.request("tools/call", asked).await.unwrap();
+    if testkit::mcp::refusal(&answer).is_ok_and(|(code, _)| code == "unsupported") {
+        return skip(
+            "mcp::checkpoints_are_taken_listed_and_restored",
+            "this server takes no checkpoints of shells",
+        );
+    }
+    let taken = testkit::mcp::result(&answer).unwrap();
     let taken = taken["checkpoint_id"].as_str().unwrap().to_owned();
     exec(&client, &id, "echo two > a; touch b").await;
     let listed = client.call("session_checkpoints", json!({"session_id": id})).await.unwrap();

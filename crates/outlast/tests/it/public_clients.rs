@@ -1,4 +1,4 @@
-//! Clients that others wrote: `ash-ai-sdk` and `schemathesis`, from PyPI, in a virtual environment of their own.
+//! Clients that others wrote: `ash-ai-sdk`, `mcp` and `schemathesis`, from PyPI, in a virtual environment of their own.
 
 use crate::kit::*;
 use std::{
@@ -90,4 +90,47 @@ async fn schemathesis_finds_no_server_error() {
     deploy(&http, "after", &format!("command = {program}\nargs = [\"demo-agent\"]\n")).await;
     let id = session_of(&http, &serde_json::json!({"agent": "after"})).await;
     assert_eq!(text_of(&say(&http, &id, "echo unharmed").await), "unharmed");
+}
+
+/// Every tool, in the last version with a handshake and the first one without.
+const MCP_VERSIONS: [&str; 2] = ["legacy", "2026-07-28"];
+
+#[tokio::test]
+async fn the_mcp_sdk_calls_every_tool_over_stdio() {
+    let python = match python().await {
+        Ok(python) => python,
+        Err(reason) => return skip("public_clients::the_mcp_sdk_calls_every_tool_over_stdio", &reason),
+    };
+    let (server, _http) = server().await;
+    let script = format!("{SCRIPTS}/mcp_tools.py");
+    let data = server.data().to_string_lossy().into_owned();
+    for version in MCP_VERSIONS {
+        let folder = scratch(&server, version);
+        let args = [script.as_str(), "stdio", version, &folder, PROGRAM, "mcp", "--data", &data];
+        let said = run(&python, args, &[]).await.unwrap().ok().unwrap();
+        assert_eq!(said.trim(), "ok", "{version}");
+    }
+}
+
+#[tokio::test]
+async fn the_mcp_sdk_calls_every_tool_over_http() {
+    let python = match python().await {
+        Ok(python) => python,
+        Err(reason) => return skip("public_clients::the_mcp_sdk_calls_every_tool_over_http", &reason),
+    };
+    let (server, _http) = server().await;
+    let script = format!("{SCRIPTS}/mcp_tools.py");
+    let (url, key) = (server.url().unwrap(), server.key().unwrap());
+    for version in MCP_VERSIONS {
+        let folder = scratch(&server, version);
+        let args = [script.as_str(), "http", version, &folder, &url, &key];
+        let said = run(&python, args, &[]).await.unwrap().ok().unwrap();
+        assert_eq!(said.trim(), "ok", "{version}");
+    }
+}
+
+fn scratch(server: &Server, name: &str) -> String {
+    let folder = server.scratch().join(name);
+    fs::create_dir(&folder).unwrap();
+    fs::canonicalize(folder).unwrap().to_string_lossy().into_owned()
 }

@@ -67,6 +67,12 @@ async fn a_conversation_with_its_events() {
     }
     let open = rpc.call("listSessions", json!({})).await.unwrap();
     assert_eq!(open["sessions"][0]["id"], id.as_str());
+    let forked = rpc.call("forkSession", json!([id, {"name": "twin"}])).await.unwrap();
+    let forked = &forked["session"];
+    assert_eq!((&forked["forkedFrom"]["session"], &forked["name"]), (&json!(id), &json!("twin")), "{forked}");
+    let said = rpc.call("sendPrompt", json!([forked["id"], "echo from the fork"])).await.unwrap();
+    assert_eq!(said["text"], "from the fork", "a prompt waits for its agent");
+    rpc.call("destroySession", json!([forked["id"]])).await.unwrap();
     rpc.call("closeSession", json!([id])).await.unwrap();
     assert_eq!(rpc.call("listSessions", json!([])).await.unwrap()["sessions"], json!([]));
     assert_eq!(

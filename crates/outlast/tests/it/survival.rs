@@ -148,3 +148,47 @@ async fn what_no_session_needs_ends_with_the_next_server() {
     server.stop().await.unwrap();
     assert_eq!(std::fs::read_dir(&keepers).unwrap().count(), 0, "an ended session leaves no keeper");
 }
+
+/// Opens a terminal, waits for its end, and tells what it heard of it.
+const IN_A_TERMINAL: &str = r#"
+id() { printf %s "$1" | sed 's/.*"id":\("[^"]*"\|[0-9]*\).*/\1/'; }
+say() { printf '%s\n' "$1"; }
+ask() { say "{\"jsonrpc\":\"2.0\",\"id\":\"$1\",\"method\":\"$2\",\"params\":{\"sessionId\":\"s\",$3}}"; read -r answer; }
+tell() { text=$(printf %s "$1" | sed 's/\\/\\\\/g; s/"/\\"/g'); say "{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{\"sessionId\":\"s\",\"update\":{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{\"type\":\"text\",\"text\":\"$text;\"}}}}"; }
+read -r line; say "{\"jsonrpc\":\"2.0\",\"id\":$(id "$line"),\"result\":{\"protocolVersion\":1}}"
+read -r line; say "{\"jsonrpc\":\"2.0\",\"id\":$(id "$line"),\"result\":{\"sessionId\":\"s\"}}"
+read -r line; prompt=$(id "$line")
+ask a terminal/create "\"command\":\"sh\",\"args\":[\"-c\",\"echo begun; until [ -e go ]; do sleep 0.05; done; echo finished; exit 4\"]"
+terminal=$(printf %s "$answer" | sed 's/.*"terminalId":"\([^"]*\)".*/\1/')
+tell opened
+ask b terminal/wait_for_exit "\"terminalId\":\"$terminal\""; tell "$answer"
+ask c terminal/output "\"terminalId\":\"$terminal\""; tell "$answer"
+ask d terminal/release "\"terminalId\":\"$terminal\""; tell "$answer"
+say "{\"jsonrpc\":\"2.0\",\"id\":$prompt,\"result\":{\"stopReason\":\"end_turn\"}}"
+exec cat >/dev/null
+"#;
+
+#[tokio::test]
+async fn a_terminal_outlives_the_server_as_its_agent_does() {
+    let (mut server, http) = server().await;
+    deploy_script(&http, "in-a-terminal", IN_A_TERMINAL).await;
+    let id = session_of(&http, &json!({"agent": "in-a-terminal"})).await;
+    drop(send(&http, &id, &json!({"content": "go"})).await);
+    until(&http, &id, |event| event.to_string().contains("opened;")).await;
+    // Killed once, and stopped as asked once.
+    server.kill9().unwrap();
+    server.restart().await.unwrap();
+    until(&http, &id, |event| event.to_string().contains("was taken up")).await;
+    server.stop().await.unwrap();
+    server.restart().await.unwrap();
+    let path = format!("/api/sessions/{id}/files/content?path=go");
+    let put = http.raw("PUT", &path, &[("content-type", "application/octet-stream")], b"now").await.unwrap();
+    assert!(put.status < 300, "{}", put.text());
+    let recorded = until(&http, &id, is("turn_ended")).await;
+    let told: String =
+        recorded.iter().filter_map(|event| event["update"]["content"]["text"].as_str()).collect();
+    for words in [r#""exitCode":4"#, r"begun\nfinished\n", r#""id":"d","result""#] {
+        assert!(told.contains(words), "no {words} in {told}");
+    }
+    assert_eq!(only_end(&recorded), ("done".to_owned(), "end_turn".to_owned()));
+}

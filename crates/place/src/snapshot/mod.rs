@@ -11,6 +11,7 @@ mod collect;
 mod content;
 mod error;
 mod manifest;
+mod merge;
 mod object;
 mod objects;
 mod options;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use collect::{Collected, Copied};
 pub use error::SnapshotError;
+pub use merge::merge;
 pub use object::{NotAnId, ObjectId, SnapshotId};
 pub use options::{
     DEPTH, Existing, IdRange, Limits, Owners, PATH_BYTES, Progress, RestoreOptions, SNAPSHOT_BYTES,

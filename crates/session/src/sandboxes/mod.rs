@@ -150,6 +150,44 @@ impl Sandboxes {
         })
         .await?
         .map_err(snapshot_fault)?;
+        self.record(sandbox, taken).await
+    }
+
+    /// Keeps the state of a folder under a name of its own, durably; `previous` is the name that the last one was kept
+    /// under, whose content is not read again. None if nothing differs from that.
+    pub(crate) async fn keep(
+        &self,
+        tenant: &Tenant,
+        name: &str,
+        previous: Option<&str>,
+        folder: &Path,
+        owners: Owners,
+    ) -> Result<Option<SnapshotTaken>, Fault> {
+        let _turn = self.turn(name).await;
+        let previous = match previous {
+            Some(previous) => self.last(previous).await?,
+            None => None,
+        };
+        let (snapshots, limits) = (self.inner.snapshots.clone(), self.inner.limits);
+        let folder = folder.to_owned();
+        let taken = cancellable(&self.inner.work.takes, move |cancel| {
+            let watch = Watch { cancel: Some(cancel), progress: None };
+            let taken = take(&snapshots, &folder, previous.as_ref(), &TakeOptions { limits, owners, watch })?;
+            let same = match &previous {
+                Some(previous) => {
+                    let diff = snapshots.diff(previous, &taken.id)?;
+                    diff.added + diff.removed + diff.changed == 0
+                }
+                None => false,
+            };
+            Ok((!same).then_some(taken))
+        });
+        let Some(taken) = taken.await?.map_err(snapshot_fault)? else { return Ok(None) };
+        self.row_or_new(tenant, name).await?;
+        self.record(name, taken).await.map(Some)
+    }
+
+    async fn record(&self, sandbox: &str, taken: snapshot::Taken) -> Result<SnapshotTaken, Fault> {
         let id = taken.id.to_string();
         let snapshot = SnapshotRow {
             id: id.clone(),
@@ -165,6 +203,37 @@ impl Sandboxes {
             bytes: taken.bytes,
             left_out: skipped.sockets + skipped.devices + skipped.unreadable + skipped.mounts,
             torn: skipped.torn,
+        })
+    }
+
+    /// Makes a folder that is in use equal to what was kept under a name, by way of the folder `draft`. Everything that
+    /// could write there must stand still. How many entries changed.
+    pub(crate) async fn bring_back(
+        &self,
+        name: &str,
+        folder: &Path,
+        draft: &Path,
+        owners: Owners,
+    ) -> Result<u64, Fault> {
+        if self.restore(name, draft, Some(owners)).await?.is_none() {
+            return Err(Fault::new(Code::NotFound, "The checkpoint is not kept any more"));
+        }
+        let (folder, draft) = (folder.to_owned(), draft.to_owned());
+        let leave =
+            (draft.parent() == Some(&folder)).then(|| draft.file_name().map(ToOwned::to_owned)).flatten();
+        let merged = cancellable(&self.inner.work.restores, move |_| {
+            let merged = snapshot::merge(&draft, &folder, leave.as_deref());
+            if let Err(error) = std::fs::remove_dir_all(&draft) {
+                tracing::warn!(%error, "what a restore left could not be removed");
+            }
+            merged
+        });
+        merged.await?.map_err(|error| {
+            tracing::error!(%error, "a checkpoint was brought back in part");
+            Fault::new(
+                Code::SandboxFailed,
+                format!("The checkpoint could only be brought back in part: {error}"),
+            )
         })
     }
 

@@ -1,13 +1,16 @@
 //! Work for a shell that takes a moment and must be finished before the next command is looked at.
 
-use super::grip::Grip;
+use super::{
+    checkpoints::{Did, Doing},
+    grip::Grip,
+};
 use crate::{
     Shared,
     live::Reply,
     task::errand::{self, Stays, Taken},
 };
 use journal::NewSession;
-use protocol::SnapshotTaken;
+use protocol::{Fault, SnapshotTaken};
 use std::{pin::Pin, sync::Arc};
 
 pub(super) type Chore = Pin<Box<dyn Future<Output = Done> + Send>>;
@@ -18,6 +21,8 @@ pub(super) enum Done {
     Stood { frozen: Result<(), String>, taken: Option<Taken> },
     /// A snapshot was taken beside the running shell.
     Copied { reply: Reply<Option<SnapshotTaken>>, taken: Option<Taken> },
+    /// A checkpoint was taken, or brought back, or neither.
+    Checkpointed(Result<Did, Fault>),
     /// What was left of the shell is gone, and its files are put away as far as was asked.
     PutAway { taken: Option<Taken> },
 }
@@ -68,6 +73,10 @@ pub(super) fn copy(
         }
         Done::Copied { reply, taken: Some(taken) }
     })
+}
+
+pub(super) fn checkpoint(doing: Doing) -> Chore {
+    Box::pin(async move { Done::Checkpointed(doing.await) })
 }
 
 /// Ends what the shell left, and puts the files away.

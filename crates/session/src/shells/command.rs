@@ -2,7 +2,7 @@
 
 use super::Execution;
 use crate::live::Reply;
-use protocol::{Actor, Budget, Code, ExecResult, Fault};
+use protocol::{Actor, Budget, Checkpoint, Code, ExecResult, Fault, RestoredCheckpoint};
 use std::time::Duration;
 
 /// A command, checked.
@@ -24,6 +24,9 @@ pub(crate) enum ShellCommand {
     Poll { command: u64, wait: Duration, plan: Option<Box<occupant::text::Plan>>, reply: Reply<ExecResult> },
     Signal { command: u64, signal: i32, reply: Reply<bool> },
     Look { reply: Reply<Glimpse> },
+    Checkpoint { label: Option<String>, reply: Reply<Checkpoint> },
+    Checkpoints { reply: Reply<Vec<Checkpoint>> },
+    Restore { checkpoint: Option<String>, reply: Reply<RestoredCheckpoint> },
 }
 
 /// What a shell is about right now.
@@ -32,6 +35,8 @@ pub(crate) struct Glimpse {
     pub(super) cwd: String,
     pub(super) running: Option<u64>,
     pub(super) idle: Duration,
+    /// What this shell cannot promise.
+    pub(super) lesser: Vec<String>,
 }
 
 impl ShellCommand {
@@ -44,6 +49,9 @@ impl ShellCommand {
             Self::Write { reply, .. } => drop(reply.send(Err(fault))),
             Self::Poll { reply, .. } => drop(reply.send(Err(fault))),
             Self::Look { reply } => drop(reply.send(Err(fault))),
+            Self::Checkpoint { reply, .. } => drop(reply.send(Err(fault))),
+            Self::Checkpoints { reply } => drop(reply.send(Err(fault))),
+            Self::Restore { reply, .. } => drop(reply.send(Err(fault))),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Questions are checked here and go to the session's own task ([`task`]), which is woken when there is none. Knows
 //! nothing of MCP or HTTP, and nothing of how a place keeps a shell alive.
 
+mod afar;
+mod checkpoints;
 mod chores;
 mod command;
 mod grip;
@@ -140,7 +142,7 @@ impl Sessions {
             session_id: alias.to_string(),
             place,
             cwd: glimpse.cwd,
-            lesser: Vec::new(),
+            lesser: glimpse.lesser,
         })
     }
 
@@ -162,6 +164,10 @@ impl Sessions {
         let wanted = match (&request.transport, request.place) {
             (Transport::Local, Some(PlaceKind::Ssh | PlaceKind::Docker)) => {
                 return Err(Fault::invalid("place is sandbox, project or host; the rest is the transport's"));
+            }
+            (Transport::Local, Some(PlaceKind::Project)) => {
+                let text = "This server has no place \"project\" yet; use sandbox, or host where you may";
+                return Err(Fault::new(Code::Unsupported, text));
             }
             (Transport::Local, wanted) => wanted,
             (Transport::Ssh(_) | Transport::Docker(_), Some(_)) => {
@@ -374,14 +380,15 @@ impl Sessions {
         session: &SessionRef,
         label: Option<String>,
     ) -> Result<Checkpoint, Fault> {
-        let _ = (self.shell(caller, session).await?, label);
-        Err(no_checkpoints())
+        crate::check_label("label", label.as_deref())?;
+        let id = self.shell(caller, session).await?;
+        self.ask(id, |reply| ShellCommand::Checkpoint { label, reply }).await
     }
 
     /// Newest first.
     pub async fn checkpoints(&self, caller: &Caller, session: &SessionRef) -> Result<Vec<Checkpoint>, Fault> {
-        self.shell(caller, session).await?;
-        Err(no_checkpoints())
+        let id = self.shell(caller, session).await?;
+        self.ask(id, |reply| ShellCommand::Checkpoints { reply }).await
     }
 
     /// Takes a checkpoint, and then brings the files back to another; the newest before when none is named.
@@ -391,8 +398,8 @@ impl Sessions {
         session: &SessionRef,
         checkpoint: Option<String>,
     ) -> Result<RestoredCheckpoint, Fault> {
-        let _ = (self.shell(caller, session).await?, checkpoint);
-        Err(no_checkpoints())
+        let id = self.shell(caller, session).await?;
+        self.ask(id, |reply| ShellCommand::Restore { checkpoint, reply }).await
     }
 
     async fn shell(&self, caller: &Caller, session: &SessionRef) -> Result<SessionId, Fault> {
@@ -414,10 +421,6 @@ impl Sessions {
     ) -> Result<T, Fault> {
         self.shared.call(id, |reply| agents::Command::Shell(command(reply))).await
     }
-}
-
-fn no_checkpoints() -> Fault {
-    Fault::new(Code::Unsupported, "This server cannot take checkpoints of shells yet")
 }
 
 fn plan(budget: &Budget) -> Result<Plan, Fault> {

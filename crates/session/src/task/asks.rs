@@ -2,7 +2,7 @@
 //! session's own place and beside its task, so that a slow disk or a long command holds nothing up. What a process asked
 //! for ends with it.
 
-use super::{Occupied, Task, terminals::Terminals};
+use super::{KeptTerminal, Occupied, Task, terminals::Terminals};
 use crate::{Shared, faults, policy::walls};
 use journal::NewSession;
 use occupant::{Ask, AskId, Done, Transcript};
@@ -39,6 +39,22 @@ impl Asks {
                 None => std::future::pending().await,
             }
         }
+    }
+
+    pub(super) fn kept_terminals(&self) -> Vec<KeptTerminal> {
+        self.terminals.kept()
+    }
+
+    /// Terminals that outlived their server, for the occupant that did.
+    pub(super) fn adopt(&mut self, found: Vec<(KeptTerminal, place::TakenUp)>) {
+        for (kept, found) in found {
+            self.terminals.adopt(kept, found);
+        }
+    }
+
+    /// The occupant goes on without this server, and so do its terminals.
+    pub(super) fn leave(&mut self) {
+        self.terminals.leave();
     }
 
     /// The process that asked is gone.

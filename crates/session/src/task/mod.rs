@@ -21,6 +21,7 @@ pub(crate) use command::{Command, Prompt};
 pub(crate) use launch::{restore, warning};
 pub(crate) use record::first_state;
 pub(crate) use stored::{spawn_new, spawn_new_shell, spawn_stored};
+pub(crate) use terminals::KeptTerminal;
 
 use crate::{
     Shared,
@@ -86,6 +87,14 @@ pub(crate) struct Task {
     /// The agent crashed and is brought back then, unless it is needed before.
     restart_at: Option<Instant>,
     stage: Stage,
+}
+
+/// When whoever makes a session is told of it.
+pub(crate) enum Answered {
+    /// When its agent is ready, or could not be started.
+    WhenReady(Reply<Session>),
+    /// When it is on disk; its agent is still on the way.
+    AtOnce(Reply<Session>),
 }
 
 /// What the task is about.
@@ -166,14 +175,14 @@ impl Task {
         }
     }
 
-    /// Records the session's birth and starts its occupant; `reply` is answered when that is ready.
+    /// Records the session's birth and starts its occupant.
     pub(crate) fn create(
         &mut self,
         actor: Actor,
         spec: Spec,
         slot: Slot,
         told: Option<Notice>,
-        reply: Reply<Session>,
+        answered: Answered,
     ) {
         let mut cx = self.cx();
         cx.record(
@@ -191,7 +200,14 @@ impl Task {
         if let Some(told) = told {
             cx.record(Actor::System, told);
         }
-        self.joiners.push(reply);
+        match answered {
+            Answered::WhenReady(reply) => self.joiners.push(reply),
+            Answered::AtOnce(reply) => {
+                self.reply_now(reply, &cx);
+                // It was asked for, although nobody waits.
+                self.joiners.push(tokio::sync::oneshot::channel().0);
+            }
+        }
         self.occupied = launch::start(&self.shared, &self.fixed, &self.memo, spec, slot, Workspace::New);
         self.settle(cx);
     }

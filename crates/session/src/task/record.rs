@@ -146,6 +146,7 @@ impl Task {
     fn note_occupant(&mut self) {
         let super::Occupied::Live(live) = &self.occupied else { return };
         self.memo.saved = live.acp.save(self.clock.read(Instant::now()));
+        self.memo.terminals = self.asks.kept_terminals();
         self.outbox.arrived(live.process.stdin.taken());
         // A handshake is not taken up, and begins with secrets.
         self.memo.outbox = match self.memo.saved {

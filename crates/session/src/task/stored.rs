@@ -109,6 +109,7 @@ impl Task {
         let found = match self.find_occupant().await {
             Ok(found) => Some(found),
             Err(why) => {
+                self.end_terminals().await;
                 self.let_go();
                 tracing::info!(session = %self.fixed.id, why, "the occupant was not taken up");
                 None
@@ -196,12 +197,29 @@ impl Task {
         let outfit = outfit.map_err(|fault| fault.message.to_string())?;
         let disk_bytes = outfit.disk_bytes();
         let (begin, room) = outfit.into_parts();
-        Ok(Found { process, saved, outbox, disk_bytes, begin, room })
+        let mut terminals = Vec::new();
+        for kept in self.memo.terminals.clone() {
+            match self.shared.place.take_up_kept(&self.fixed.sandbox, &kept.tie).await {
+                Ok(found) => terminals.push((kept, found)),
+                Err(error) => tracing::warn!(session = %self.fixed.id, %error, "a terminal was lost"),
+            }
+        }
+        Ok(Found { process, saved, outbox, disk_bytes, begin, room, terminals })
+    }
+
+    /// The agent is gone: what it started through us goes too.
+    async fn end_terminals(&mut self) {
+        for kept in std::mem::take(&mut self.memo.terminals) {
+            if let Ok(found) = self.shared.place.take_up_kept(&self.fixed.sandbox, &kept.tie).await {
+                found.hold.end().await;
+            }
+        }
     }
 
     fn take_up(&mut self, found: Found, cx: &mut Cx) {
-        let Found { process, saved, outbox, disk_bytes, begin, room } = found;
+        let Found { process, saved, outbox, disk_bytes, begin, room, terminals } = found;
         self.room = Some(Arc::new(room));
+        self.asks.adopt(terminals);
         let text = "the server was restarted; the agent went on meanwhile and was taken up".to_owned();
         cx.record(Actor::System, Notice { level: Level::Info, text });
         self.redactor = begin.redactor.clone();
@@ -276,6 +294,7 @@ impl Task {
         self.stage = Stage::Leaving;
         if let Occupied::Live(live) = std::mem::replace(&mut self.occupied, Occupied::Empty) {
             self.shared.frozen.take(self.fixed.id);
+            self.asks.leave();
             live.leave();
         }
         let fault = Fault::new(Code::ShuttingDown, "The server is shutting down; ask again in a moment");
@@ -295,6 +314,7 @@ struct Found {
     disk_bytes: Option<u64>,
     begin: occupant::Begin,
     room: super::terminals::Furnished,
+    terminals: Vec<(super::KeptTerminal, place::TakenUp)>,
 }
 
 /// What a waiting prompt says, from the journal.

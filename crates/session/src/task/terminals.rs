@@ -1,14 +1,19 @@
 //! Commands that the occupant started through its client: each a process in the session's own room, its newest output
-//! kept, its end waited for. They end with the occupant that asked for them.
+//! kept, its end waited for. They end with the occupant that asked for them, and like it they outlive the server: their
+//! ties are written down, and the newest of their output stays with the keeper until the next server reads it again.
 
 use crate::{Shared, faults};
 use journal::NewSession;
 use occupant::{Done, TerminalExit};
-use place::{Exit, Process, Signal, Spawn, Spawned, Terms};
+use place::{Exit, Hold, Process, Signal, Spawn, TakenUp, Terms, Tie};
 use protocol::{Code, Fault};
+use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
@@ -28,6 +33,14 @@ pub(super) struct Furnished {
     pub(super) terms: Terms,
 }
 
+/// What leads to a terminal again, written down with the session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptTerminal {
+    id: String,
+    pub(crate) tie: Tie,
+    output_bytes: usize,
+}
+
 #[derive(Debug, Clone, Default)]
 pub(super) struct Terminals {
     open: Arc<Mutex<HashMap<String, Arc<Terminal>>>>,
@@ -35,15 +48,18 @@ pub(super) struct Terminals {
 
 #[derive(Debug)]
 struct Terminal {
+    kept: KeptTerminal,
     output: Arc<Mutex<Newest>>,
     exit: watch::Receiver<Option<TerminalExit>>,
     kill: Arc<Notify>,
+    /// The process is to go on when its reader ends.
+    left: Arc<AtomicBool>,
     reader: JoinHandle<()>,
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // The process is the reader's, and ends with it.
+        // The process is the reader's, and ends with it, unless it was left.
         self.reader.abort();
     }
 }
@@ -89,14 +105,41 @@ impl Terminals {
         let spawn = Spawn { program: asked.command, args: asked.args, env, cwd: asked.cwd };
         let spawned = shared.place.spawn(&fixed.sandbox, spawn, room.terms.clone()).await;
         let spawned = spawned.map_err(|error| faults::spawn(&error))?;
-        let most = usize::try_from(asked.output_bytes).unwrap_or(usize::MAX);
+        // What waits for its end hears of it; nothing is typed into it.
+        spawned.process.stdin.close();
+        let id = format!("terminal-{}", uuid::Uuid::now_v7());
+        let output_bytes = usize::try_from(asked.output_bytes).unwrap_or(usize::MAX);
+        let kept = KeptTerminal { id: id.clone(), tie: spawned.hold.tie().clone(), output_bytes };
+        self.follow(kept, spawned.process, spawned.hold);
+        Ok(id)
+    }
+
+    /// Goes on with one that outlived its server.
+    pub(super) fn adopt(&self, kept: KeptTerminal, found: TakenUp) {
+        self.follow(kept, found.process, found.hold);
+    }
+
+    fn follow(&self, kept: KeptTerminal, process: Process, hold: Hold) {
+        let most = kept.output_bytes;
         let output = Arc::new(Mutex::new(Newest { bytes: VecDeque::new(), most, cut: false }));
         let (told, exit) = watch::channel(None);
-        let kill = Arc::new(Notify::new());
-        let reader = tokio::spawn(follow(spawned, Arc::clone(&output), told, Arc::clone(&kill)));
-        let id = format!("terminal-{}", uuid::Uuid::now_v7());
-        self.lock().insert(id.clone(), Arc::new(Terminal { output, exit, kill, reader }));
-        Ok(id)
+        let (kill, left) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+        let followed = Followed { process, hold: Some(hold), left: Arc::clone(&left) };
+        let reader = tokio::spawn(follow(followed, Arc::clone(&output), told, Arc::clone(&kill)));
+        let id = kept.id.clone();
+        self.lock().insert(id, Arc::new(Terminal { kept, output, exit, kill, left, reader }));
+    }
+
+    /// What the next server needs to go on with them.
+    pub(super) fn kept(&self) -> Vec<KeptTerminal> {
+        self.lock().values().map(|terminal| terminal.kept.clone()).collect()
+    }
+
+    /// Lets the commands go on without this server.
+    pub(super) fn leave(&self) {
+        for (_, terminal) in self.lock().drain() {
+            terminal.left.store(true, Ordering::Release);
+        }
     }
 
     pub(super) fn read(&self, id: &str) -> Result<Done, Fault> {
@@ -134,24 +177,32 @@ fn unknown() -> Fault {
     Fault::invalid("there is no such terminal; it may have been released")
 }
 
-/// Ends the command when nobody follows it any more.
-struct Followed(Spawned);
+/// Ends the command when nobody follows it any more, unless it is left to the next server.
+struct Followed {
+    process: Process,
+    hold: Option<Hold>,
+    left: Arc<AtomicBool>,
+}
 
 impl Drop for Followed {
     fn drop(&mut self) {
-        self.0.process.handle.kill();
+        let hold = self.hold.take();
+        if self.left.load(Ordering::Acquire) {
+            return hold.map(Hold::leave).unwrap_or_default();
+        }
+        self.process.handle.kill();
     }
 }
 
 async fn follow(
-    spawned: Spawned,
+    mut followed: Followed,
     output: Arc<Mutex<Newest>>,
     told: watch::Sender<Option<TerminalExit>>,
     kill: Arc<Notify>,
 ) {
-    let mut followed = Followed(spawned);
-    let Process { stdin, stdout, stderr, handle } = &mut followed.0.process;
-    stdin.close();
+    let Process { stdout, stderr, handle, .. } = &mut followed.process;
+    // As much as is kept here stays with the keeper too.
+    let most = output.lock().unwrap_or_else(PoisonError::into_inner).most as u64;
     let (mut out_open, mut err_open, mut exit) = (true, true, None::<Exit>);
     let mut drained =
         Box::pin(std::future::pending::<()>()) as std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -163,14 +214,14 @@ async fn follow(
             chunk = stdout.next(), if out_open => match chunk {
                 Some(chunk) => {
                     output.lock().unwrap_or_else(PoisonError::into_inner).push(&chunk.bytes);
-                    stdout.ack(chunk.offset + chunk.bytes.len() as u64);
+                    stdout.ack((chunk.offset + chunk.bytes.len() as u64).saturating_sub(most));
                 }
                 None => out_open = false,
             },
             chunk = stderr.next(), if err_open => match chunk {
                 Some(chunk) => {
                     output.lock().unwrap_or_else(PoisonError::into_inner).push(&chunk.bytes);
-                    stderr.ack(chunk.offset + chunk.bytes.len() as u64);
+                    stderr.ack((chunk.offset + chunk.bytes.len() as u64).saturating_sub(most));
                 }
                 None => err_open = false,
             },
@@ -187,7 +238,8 @@ async fn follow(
         signal: exit.signal.map(|signal| signal.to_string()),
     });
     told.send_replace(exit);
-    // Its output can still be read; the process itself is gone.
+    // Its output can still be read, also by the next server: the keeper remembers it until it is released.
+    std::future::pending::<()>().await;
 }
 
 #[cfg(test)]

@@ -45,10 +45,13 @@ impl ShellTask {
 
     pub(super) fn on_shell_command(&mut self, command: ShellCommand) {
         match command {
-            ShellCommand::Exec { order, reply } => match self.accept(*order) {
-                Ok(execution) => drop(reply.send(Ok(execution))),
-                Err(fault) => self.pen.answer(reply, Err(fault)),
-            },
+            ShellCommand::Exec { order, reply } => self.on_exec(order, reply),
+            ShellCommand::Checkpoint { label, reply } => self.on_checkpoint(label, reply),
+            ShellCommand::Checkpoints { reply } => {
+                let kept = self.memo.checkpoints.iter().rev();
+                let _ = reply.send(Ok(kept.map(checkpoints::Kept::told).collect()));
+            }
+            ShellCommand::Restore { checkpoint, reply } => self.on_restore(checkpoint, reply),
             ShellCommand::Cancel { command, reply } => {
                 self.thaw_for(command);
                 let mut known = false;
@@ -82,8 +85,34 @@ impl ShellTask {
                 let cwd = self.machine.as_ref().map(shell::Shell::cwd).or_else(|| self.memo.cwd.clone());
                 let running = self.machine.as_ref().and_then(shell::Shell::running);
                 let idle = if running.is_some() { Duration::ZERO } else { self.idle_since.elapsed() };
-                let _ = reply.send(Ok(Glimpse { cwd: cwd.unwrap_or_default(), running, idle }));
+                let lesser = match &self.link {
+                    Link::Up(up) => up.shell.manner().lesser(),
+                    Link::None | Link::Launching(_) | Link::Rejoining(..) => &[],
+                };
+                let lesser = lesser.iter().map(|text| (*text).to_owned()).collect();
+                let _ = reply.send(Ok(Glimpse { cwd: cwd.unwrap_or_default(), running, idle, lesser }));
             }
+        }
+    }
+
+    fn on_exec(&mut self, order: Box<Order>, reply: Reply<Execution>) {
+        // What runs already changes things anyway.
+        let quiet = self.open.is_empty() && self.pen.state.status != Status::Ended;
+        if self.spec.auto_snapshot && quiet && self.fence.judge_bytes(&order.text).is_ok() {
+            return self.checkpoint_before(order, reply);
+        }
+        self.start_exec(*order, None, reply);
+    }
+
+    pub(super) fn start_exec(&mut self, order: Order, hint: Option<String>, reply: Reply<Execution>) {
+        match self.accept(order) {
+            Ok(execution) => {
+                if let Some(open) = self.open.get_mut(&execution.command) {
+                    open.hint = hint;
+                }
+                let _ = reply.send(Ok(execution));
+            }
+            Err(fault) => self.pen.answer(reply, Err(fault)),
         }
     }
 
@@ -126,6 +155,7 @@ impl ShellTask {
             reply: Some(reply),
             yields: order.yields.map(|wait| now + wait),
             acknowledged: false,
+            hint: None,
         };
         self.open.insert(command, open);
         let mut accepted = Ok(());

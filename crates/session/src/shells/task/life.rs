@@ -135,6 +135,7 @@ impl ShellTask {
         self.stage = Stage::Over;
         self.pen.shared.live.forget(self.pen.fixed.id);
         if result.is_ok() {
+            self.forget_checkpoints();
             self.pen.shared.clear_files(&self.pen.fixed).await;
         }
         let _ = reply.send(result.map(|()| view));
@@ -200,7 +201,7 @@ impl ShellTask {
                     }
                 }
             }
-            (Done::Stood { frozen, .. }, Purpose::Other) => {
+            (Done::Stood { frozen, .. }, _) => {
                 let text = match frozen {
                     Ok(()) => {
                         "the disk is nearly full: its processes stand still until there is room".to_owned()
@@ -211,6 +212,7 @@ impl ShellTask {
                 };
                 self.pen.record(Actor::System, Notice { level: Level::Warning, text });
             }
+            (Done::Checkpointed(did), purpose) => self.on_checkpointed(did, purpose),
             (Done::Copied { reply, taken }, _) => {
                 let answer = taken.clone().transpose();
                 self.note_taken(taken);

@@ -41,7 +41,10 @@ impl ShellTask {
     pub(super) fn finish(&mut self, finished: &Finished) {
         let open = self.open.remove(&finished.command);
         let mode = open.as_ref().map_or(KeepMode::All, |open| open.mode);
-        let ended = results::ended(finished, mode);
+        let mut ended = results::ended(finished, mode);
+        if let Some(hint) = open.as_ref().and_then(|open| open.hint.clone()) {
+            ended.hint = Some(ended.hint.map_or(hint.clone(), |own| format!("{own}; {hint}")));
+        }
         if !finished.begun {
             let started = CommandStarted { command: finished.command, text: finished.text.clone() };
             self.pen.record(Actor::System, started);

@@ -5,6 +5,7 @@
 //! the keeper has it, and its end before anybody is told.
 
 mod asks;
+mod keep;
 mod life;
 mod machine;
 mod place;
@@ -13,11 +14,11 @@ pub(in crate::shells) use asks::narrowed;
 use asks::no_command;
 
 use super::{
-    Execution, LIVE_PIECES,
+    Execution, LIVE_PIECES, checkpoints,
     chores::{self, Chore, Done},
     command::{Glimpse, Order, ShellCommand, no_agent},
     grip::Grip,
-    memo::{self, ShellMemo, ShellSpec},
+    memo::{self, ShellMemo, ShellSpec, Target},
     results,
     seat::{self, Found, Launched, Launching, Outfit, Rejoining, Restarting},
 };
@@ -42,8 +43,8 @@ use occupant::{
     text::{Plan, Screen, Secrets, Shapes},
 };
 use protocol::{
-    Actor, Budget, Code, CommandStarted, ErrorRaised, ExecResult, Fault, KeepMode, Level, LiveOutput, Notice,
-    Session, SessionCreated, SessionStatusChanged, Status, Timestamp,
+    Actor, Budget, Checkpoint, Code, CommandStarted, ErrorRaised, ExecResult, Fault, KeepMode, Level,
+    LiveOutput, Notice, RestoredCheckpoint, Session, SessionCreated, SessionStatusChanged, Status, Timestamp,
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -128,6 +129,8 @@ struct Open {
     yields: Option<Instant>,
     /// The caller knows of it and is gone: it must not be forgotten while it waits.
     acknowledged: bool,
+    /// What its result says beside.
+    hint: Option<String>,
 }
 
 struct Poller {
@@ -140,6 +143,10 @@ struct Poller {
 /// What a chore is for.
 enum Purpose {
     Pause(Reply<Session>),
+    Checkpoint(Reply<Checkpoint>),
+    Restore(Reply<RestoredCheckpoint>),
+    /// A checkpoint before a command that waits for it.
+    Before(Box<Order>, Reply<Execution>),
     /// What it says itself.
     Other,
 }
@@ -259,7 +266,9 @@ impl ShellTask {
     async fn hear(&mut self) -> Heard {
         let readable = self.pen.has_room();
         let deadline = self.deadline();
-        let busy = self.chore.is_some();
+        // A shell of this machine is found again in a moment, or is gone.
+        let finding = matches!(self.link, Link::Rejoining(..)) && self.spec.target == Target::Local;
+        let busy = self.chore.is_some() || finding;
         tokio::select! {
             biased;
             changed = self.pen.changed() => Heard::Durable(changed),
@@ -364,6 +373,7 @@ impl Open {
             reply: None,
             yields: None,
             acknowledged: true,
+            hint: None,
         }
     }
 }

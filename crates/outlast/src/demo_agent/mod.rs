@@ -4,12 +4,15 @@
 //! knows nothing of the server, and nothing of the server knows it: to Outlast it is one more agent. The words
 //! and flags are in [`HELP`], which `--help` prints.
 
+mod session;
+
 use serde_json::{Value, json};
+use session::{LEVELS, MODES, Session, variable};
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, Hasher as _},
     io::{self, BufRead as _, BufWriter, Write as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::ExitCode,
     sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     time::{Duration, Instant},
@@ -63,15 +66,8 @@ Flags, for faults:
 
 /// Messages read and not yet looked at; a client that sends more waits.
 const INBOX: usize = 256;
-/// Prompts kept for a later `session/load`, and how much of each.
-const KEPT_PROMPTS: usize = 50;
-const KEPT_PROMPT_BYTES: usize = 2_000;
 /// How often an unpaced stream looks for a cancel.
 const LOOK_EVERY: usize = 64;
-
-const MODES: &[&str] = &["ask", "code", "plan"];
-const LEVELS: &[&str] = &["low", "medium", "high"];
-const MODELS: &[&str] = &["demo-small", "demo-large"];
 
 /// Runs until the client closes its end.
 pub(crate) fn run(args: &[String]) -> ExitCode {
@@ -165,17 +161,6 @@ struct Agent {
     requests: u64,
     /// Told as cost so far.
     cents: u64,
-}
-
-#[derive(Default, Clone)]
-struct Session {
-    cwd: PathBuf,
-    servers: Vec<String>,
-    model: Option<String>,
-    mode: Option<String>,
-    level: Option<String>,
-    memory: Vec<String>,
-    prompts: Vec<String>,
 }
 
 /// Why a turn stops before its script does.
@@ -401,106 +386,6 @@ impl Agent {
         self.reply(id, Ok(json!({"stopReason": reason, "usage": usage})))?;
         Ok(None)
     }
-}
-
-impl Session {
-    fn given(params: &Value) -> Self {
-        let servers = params["mcpServers"].as_array().map(Vec::as_slice).unwrap_or_default();
-        Self {
-            cwd: PathBuf::from(params["cwd"].as_str().unwrap_or_default()),
-            servers: servers.iter().filter_map(|server| Some(server["name"].as_str()?.to_owned())).collect(),
-            ..Self::default()
-        }
-    }
-
-    fn model(&self) -> &str {
-        self.model.as_deref().unwrap_or(MODELS[0])
-    }
-
-    fn mode(&self) -> &str {
-        self.mode.as_deref().unwrap_or(MODES[0])
-    }
-
-    fn level(&self) -> &str {
-        self.level.as_deref().unwrap_or(LEVELS[1])
-    }
-
-    /// What a client may change, as ACP shows it.
-    fn settings(&self) -> Value {
-        let option = |id: &str, name: &str, current: &str, known: &[&str]| {
-            // A value from elsewhere is offered too, since it is the current one.
-            let other = Some(current).filter(|current| !known.contains(current));
-            let values: Vec<Value> = known
-                .iter()
-                .copied()
-                .chain(other)
-                .map(|value| json!({"value": value, "name": value}))
-                .collect();
-            json!({"id": id, "name": name, "category": id, "type": "select", "currentValue": current, "options": values})
-        };
-        let modes: Vec<Value> = MODES.iter().map(|mode| json!({"id": mode, "name": mode})).collect();
-        json!({
-            "modes": {"currentModeId": self.mode(), "availableModes": modes},
-            "configOptions": [
-                option("model", "Model", self.model(), MODELS),
-                option("mode", "Mode", self.mode(), MODES),
-                option("thought_level", "Thought level", self.level(), LEVELS),
-            ],
-        })
-    }
-
-    fn keep_prompt(&mut self, text: &str) {
-        let kept = &text[..text.floor_char_boundary(KEPT_PROMPT_BYTES)];
-        self.prompts.push(kept.to_owned());
-        if self.prompts.len() > KEPT_PROMPTS {
-            self.prompts.remove(0);
-        }
-    }
-
-    /// Best effort: a demo without a home forgets, and says so when asked.
-    fn save(&self, id: &str) {
-        let Some(path) = Self::path(id) else { return };
-        let state = json!({
-            "model": self.model, "mode": self.mode, "thoughtLevel": self.level,
-            "memory": self.memory, "prompts": self.prompts,
-        });
-        if let Some(folder) = path.parent() {
-            let _ = std::fs::create_dir_all(folder);
-        }
-        // Whole or not at all: the process may be killed at any moment.
-        let draft = path.with_extension("new");
-        if std::fs::write(&draft, state.to_string()).is_ok() {
-            let _ = std::fs::rename(&draft, &path);
-        }
-    }
-
-    fn saved(id: &str) -> Option<Self> {
-        let state: Value = serde_json::from_str(&std::fs::read_to_string(Self::path(id)?).ok()?).ok()?;
-        let text = |key: &str| state[key].as_str().map(str::to_owned);
-        let list = |key: &str| {
-            let list = state[key].as_array().map(Vec::as_slice).unwrap_or_default();
-            list.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect()
-        };
-        Some(Self {
-            model: text("model"),
-            mode: text("mode"),
-            level: text("thoughtLevel"),
-            memory: list("memory"),
-            prompts: list("prompts"),
-            ..Self::default()
-        })
-    }
-
-    fn path(id: &str) -> Option<PathBuf> {
-        let plain = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-        let home = variable("HOME").filter(|home| plain && !home.is_empty())?;
-        Some(Path::new(&home).join(".demo-agent").join(format!("{id}.json")))
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "an agent's environment is its own, and showing it is its job")]
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
 }
 
 /// A turn under way.
