@@ -10,6 +10,7 @@
 
 use crate::{
     config::Limits,
+    tree::{self, Of},
     wire::{Limit, Tree},
 };
 use rustix::{
@@ -49,13 +50,22 @@ pub(crate) struct Cgroups {
     v1: Vec<PathBuf>,
     limits: Vec<Limit>,
     missing: Vec<String>,
+    /// Whether the keeper is there for one process, and everything below it is that process's.
+    lone: bool,
 }
 
 /// One process's group, or none where the machine has none.
 #[derive(Debug)]
 pub(crate) enum Group {
-    V2 { path: PathBuf, folder: OwnedFd },
-    Freezer { path: PathBuf },
+    V2 {
+        path: PathBuf,
+        folder: OwnedFd,
+    },
+    Freezer {
+        path: PathBuf,
+    },
+    /// Everything that the keeper started or adopted: daemons too come back to it, because it is their reaper.
+    All,
     None,
 }
 
@@ -112,6 +122,15 @@ impl Cgroups {
             made.limit(&machine, name, Limit::Cpu, "cpu", &v2, &v1);
         }
         made
+    }
+
+    /// The keeper will have one process at a time.
+    pub(crate) fn for_one(&mut self) {
+        self.lone = true;
+    }
+
+    pub(crate) fn is_for_one(&self) -> bool {
+        self.lone
     }
 
     pub(crate) fn limits(&self) -> &[Limit] {
@@ -177,7 +196,8 @@ impl Cgroups {
             fs::create_dir(&path).ok().map(|()| path)
         };
         self.v2.as_ref().and_then(within).and_then(opened).unwrap_or_else(|| {
-            self.freezer.as_ref().and_then(within).map_or(Group::None, |path| Group::Freezer { path })
+            let none = if self.lone { Group::All } else { Group::None };
+            self.freezer.as_ref().and_then(within).map_or(none, |path| Group::Freezer { path })
         })
     }
 
@@ -200,7 +220,7 @@ impl Cgroups {
                 tasks.push(tasks_of(path)?);
                 None
             }
-            Group::None => None,
+            Group::All | Group::None => None,
         };
         Ok(Entry { v2, tasks })
     }
@@ -215,6 +235,7 @@ impl Group {
     pub(crate) fn members(&self) -> Vec<Pid> {
         match self {
             Self::V2 { path, .. } | Self::Freezer { path } => members(path),
+            Self::All => tree::members(Of::Keeper),
             Self::None => Vec::new(),
         }
     }
@@ -223,6 +244,10 @@ impl Group {
     pub(crate) fn kill(&self) -> bool {
         match self {
             Self::None => false,
+            Self::All => {
+                tree::kill(Of::Keeper);
+                true
+            }
             Self::V2 { path, .. } => {
                 if fs::write(path.join("cgroup.kill"), "1").is_err() {
                     // Before Linux 5.14: nothing escapes from a frozen group, and a kill thaws what it hits.
@@ -251,7 +276,7 @@ impl Group {
         match self {
             Self::V2 { path, .. } => fs::write(path.join("cgroup.freeze"), "1"),
             Self::Freezer { path } => fs::write(path.join("freezer.state"), "FROZEN"),
-            Self::None => Err(ErrorKind::Unsupported.into()),
+            Self::All | Self::None => Err(ErrorKind::Unsupported.into()),
         }
     }
 
@@ -259,7 +284,7 @@ impl Group {
         match self {
             Self::V2 { path, .. } => fs::write(path.join("cgroup.freeze"), "0"),
             Self::Freezer { path } => fs::write(path.join("freezer.state"), "THAWED"),
-            Self::None => Err(ErrorKind::Unsupported.into()),
+            Self::All | Self::None => Err(ErrorKind::Unsupported.into()),
         }
     }
 
@@ -271,7 +296,7 @@ impl Group {
         match self {
             Self::V2 { path, .. } => holds(path, "cgroup.events", "frozen 1"),
             Self::Freezer { path } => holds(path, "freezer.state", "FROZEN"),
-            Self::None => false,
+            Self::All | Self::None => false,
         }
     }
 
@@ -279,7 +304,7 @@ impl Group {
     pub(crate) fn remove(&self) -> bool {
         match self {
             Self::V2 { path, .. } | Self::Freezer { path } => removed(path),
-            Self::None => true,
+            Self::All | Self::None => true,
         }
     }
 }

@@ -118,6 +118,12 @@ impl Keeper {
         })
     }
 
+    /// As a keeper of one process at a time, whose everything below it is.
+    pub(crate) fn for_one(mut self) -> Self {
+        self.parts.cgroups.for_one();
+        self
+    }
+
     /// Until it is told to end, or nobody came for too long.
     pub(crate) fn run(mut self) {
         while !self.ending {

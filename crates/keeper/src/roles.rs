@@ -322,7 +322,7 @@ fn keep(lodging: Lodging, folder: &[u8], write: OwnedFd) -> i32 {
             let code = start::report(&mut answer, Ok(()));
             drop(answer);
             if code == 0 {
-                keeper.run();
+                keeper.for_one().run();
             }
             // Nobody else knows that it ended.
             remove(folder);

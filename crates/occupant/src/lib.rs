@@ -3,7 +3,7 @@
 //! A machine here is pure and synchronous. It takes bytes, commands and the time, and leaves in a [`Cx`] what
 //! is to be recorded and what is to be done once that is durable. The session task drives it and owns the
 //! process, the journal and the clock; this room knows none of them. [`Acp`] is any agent that speaks the Agent
-//! Client Protocol v1 on its standard input and output; [`shell`] is a persistent bash, which no session uses yet.
+//! Client Protocol v1 on its standard input and output; [`shell`] is one persistent shell.
 
 mod acp;
 mod cx;

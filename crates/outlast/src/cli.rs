@@ -1,6 +1,6 @@
 //! The command line as it is typed. Nothing is decided here; `config` makes it what is meant.
 
-use crate::{config::LogFormat, exit};
+use crate::{commands::mcp_config::McpClient, config::LogFormat, exit};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use protocol::{AgentName, CredentialId, KeyId, OnBusy, Scope, Seq, Status, Tenant};
 use std::{net::SocketAddr, path::PathBuf};
@@ -375,6 +375,9 @@ pub(crate) struct Mcp {
     /// The widest place that shells are opened in, and the one when the agent names none
     #[arg(long, value_name = "PLACE", default_value = "host")]
     pub(crate) place: LocalPlace,
+    /// Print the settings with which a client starts this command, and where they go, instead of serving
+    #[arg(long, value_name = "CLIENT")]
+    pub(crate) print_config: Option<McpClient>,
 }
 
 /// How much of this machine a shell sees.

@@ -367,6 +367,13 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Whoever starts this program without a word about it gets the same data folder.
+    pub(crate) fn data_is_default(&self) -> bool {
+        default_data(&self.environment).is_ok_and(|data| data == self.data)
+    }
+}
+
 impl ServerConfig {
     fn resolve(flags: Option<&Serve>, env: &Environment, file: File) -> Result<Self, Failure> {
         let flags = flags.cloned().unwrap_or_default();

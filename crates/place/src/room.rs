@@ -7,7 +7,6 @@
 use crate::{
     Exit, PlaceError, Process, Spawn, SpawnError, Terms, Walls,
     keeper::{EgressRefused, Keeper, KeeperError, Keepers, Kept, Shell, ShellState},
-    remote::Far,
     workspaces::Workspaces,
 };
 use serde::{Deserialize, Serialize};
@@ -72,37 +71,14 @@ pub struct FoundShell {
 /// to stay for the next server says so by [`leave`](Self::leave).
 #[derive(Debug)]
 pub struct Hold {
-    home: Home,
+    rooms: Rooms,
+    room: String,
     keeper: Keeper,
     tie: Tie,
     left: bool,
 }
 
-/// Whose a process's keeper is.
-#[derive(Debug, Clone)]
-enum Home {
-    Room {
-        rooms: Rooms,
-        room: String,
-    },
-    /// On another machine, and the process's alone.
-    Far(Box<Far>),
-}
-
-impl Home {
-    async fn end(&self, keeper: &Keeper, tie: &Tie) {
-        match self {
-            Self::Room { rooms, room } => rooms.end(room, tie).await,
-            Self::Far(far) => far.end(keeper).await,
-        }
-    }
-}
-
 impl Hold {
-    pub(crate) fn far(far: Far, keeper: Keeper, tie: Tie) -> Self {
-        Self { home: Home::Far(Box::new(far)), keeper, tie, left: false }
-    }
-
     pub fn tie(&self) -> &Tie {
         &self.tie
     }
@@ -136,7 +112,7 @@ impl Hold {
     /// Kills what is left of the process, and closes the room after the last one.
     pub async fn end(mut self) {
         self.left = true;
-        self.home.end(&self.keeper, &self.tie).await;
+        self.rooms.clone().end(&self.room, &self.tie).await;
     }
 }
 
@@ -147,8 +123,8 @@ impl Drop for Hold {
         }
         // Without a runtime the server is going down, and the next one finds the stray.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (home, keeper, tie) = (self.home.clone(), self.keeper.clone(), self.tie.clone());
-            runtime.spawn(async move { home.end(&keeper, &tie).await });
+            let (rooms, room, tie) = (self.rooms.clone(), self.room.clone(), self.tie.clone());
+            runtime.spawn(async move { rooms.end(&room, &tie).await });
         }
     }
 }
@@ -298,8 +274,7 @@ impl Rooms {
     }
 
     fn hold(&self, id: &str, room: &Room, tie: Tie) -> Hold {
-        let home = Home::Room { rooms: self.clone(), room: id.to_owned() };
-        Hold { home, keeper: room.keeper.clone(), tie, left: false }
+        Hold { rooms: self.clone(), room: id.to_owned(), keeper: room.keeper.clone(), tie, left: false }
     }
 
     async fn open(&self, id: &str, folder: &Path, terms: &Terms) -> Result<Room, SpawnError> {
@@ -470,11 +445,11 @@ fn with_proxy(mut spawn: Spawn, keeper: &Keeper) -> Spawn {
 }
 
 /// A number that no process of any keeper had.
-pub(crate) fn number() -> u64 {
+fn number() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0
 }
 
-pub(crate) fn check_text(spawn: &Spawn) -> Result<(), SpawnError> {
+fn check_text(spawn: &Spawn) -> Result<(), SpawnError> {
     let nul = |text: &str| text.contains('\0');
     let bad = spawn.args.iter().any(|arg| nul(arg))
         || spawn.cwd.as_deref().is_some_and(nul)

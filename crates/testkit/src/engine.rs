@@ -41,8 +41,8 @@ pub enum Inside {
 }
 
 impl Engine {
-    /// What is in the way on this machine, if anything is.
-    pub fn obstacle() -> Option<String> {
+    /// What is in the way on this machine, if that can be told beforehand.
+    fn obstacle() -> Option<String> {
         if let Some(missing) = [DAEMON, BUSYBOX].into_iter().find(|path| !Path::new(path).exists()) {
             return Some(format!("{missing} is not installed"));
         }

@@ -37,8 +37,8 @@ pub struct Sshd {
 }
 
 impl Sshd {
-    /// What is in the way on this machine, if anything is.
-    pub fn obstacle() -> Option<String> {
+    /// What is in the way on this machine, if that can be told beforehand.
+    fn obstacle() -> Option<String> {
         if !Path::new(PROGRAM).exists() {
             return Some("openssh-server is not installed".to_owned());
         }

@@ -122,8 +122,9 @@ impl Keeper {
         if self.processes.iter().any(|process| process.id == id) {
             return Err(Fault::Refused(Refusal::Exists, format!("there is a process {id} already")));
         }
-        if self.processes.len() >= PROCESSES {
-            let text = format!("{PROCESSES} processes are kept already; forget some");
+        let most = if self.parts.cgroups.is_for_one() { 1 } else { PROCESSES };
+        if self.processes.len() >= most {
+            let text = format!("{most} processes are kept already; forget some");
             return Err(Fault::Refused(Refusal::TooMany, text));
         }
         let slot = self.fresh_id();

@@ -11,6 +11,7 @@
 //! records output, and acknowledges it, by offsets; after a restart the same output is given again from the
 //! beginning, and the machine is where it was.
 
+pub mod checkpoint;
 mod finished;
 mod launch;
 mod saved;

@@ -631,11 +631,13 @@ async fn family(name: &str, cases: &[Case]) {
 
 async fn run(name: &str, cases: &[Case], place: Place) -> Vec<String> {
     let (tag, mut wrong) = (place.tag(), Vec::new());
-    if let Some(why) = place.obstacle() {
-        skip(&format!("torture_{name}_{tag}"), &why);
-        return wrong;
-    }
-    let mut ground = Ground::at(&format!("{tag}-{name}"), place).await;
+    let mut ground = match Ground::at(&format!("{tag}-{name}"), place).await {
+        Ok(ground) => ground,
+        Err(why) => {
+            skip(&format!("torture_{name}_{tag}"), &why);
+            return wrong;
+        }
+    };
     for case in cases {
         let mut driver = ground.shell().await;
         check(&mut driver, case, &mut wrong).await;

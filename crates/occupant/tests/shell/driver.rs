@@ -36,7 +36,7 @@ pub(crate) struct Ground {
     place: Place,
     shells: u64,
     /// Ends with the ground.
-    _far: Option<Far>,
+    far: Option<Far>,
     /// Where the folders of the shells' commands are, as the shells see it.
     site: PathBuf,
 }
@@ -59,21 +59,12 @@ impl Place {
             Self::Docker => "docker",
         }
     }
-
-    /// Why it cannot be had on this machine, if it cannot.
-    pub(crate) fn obstacle(self) -> Option<String> {
-        match self {
-            Self::Host | Self::Sandbox => None,
-            Self::Ssh => Sshd::obstacle(),
-            Self::Docker => Engine::obstacle(),
-        }
-    }
 }
 
 /// What another machine is made of.
 enum Far {
-    Ssh { _sshd: Sshd },
-    Docker { _engine: Engine },
+    Ssh { sshd: Sshd },
+    Docker { engine: Engine },
 }
 
 /// Says loudly that something did not run, and leaves a note for the summary.
@@ -91,15 +82,20 @@ const SANDBOX_ID: u32 = 217_433;
 
 impl Ground {
     pub(crate) async fn new(name: &str) -> Self {
-        Self::at(name, Place::Host).await
+        Self::at(name, Place::Host).await.unwrap()
     }
 
-    pub(crate) async fn at(name: &str, place: Place) -> Self {
+    /// At a place that may not be had on this machine; why not.
+    pub(crate) async fn at(name: &str, place: Place) -> Result<Self, String> {
         let dir = tempfile::tempdir().unwrap();
         let keepers = Keepers::new(dir.path());
-        if matches!(place, Place::Ssh | Place::Docker) {
-            return Self::far(dir, keepers, place).await;
+        match place {
+            Place::Host | Place::Sandbox => Ok(Self::near(name, dir, keepers, place).await),
+            Place::Ssh | Place::Docker => Self::far(dir, keepers, place).await,
         }
+    }
+
+    async fn near(name: &str, dir: tempfile::TempDir, keepers: Keepers, place: Place) -> Self {
         let sandbox = (place == Place::Sandbox).then(|| sandbox(dir.path()));
         let order = Order { orphan: Duration::from_secs(120), limits: Limits::default(), sandbox };
         let name = format!("sh-{name}-{}", std::process::id());
@@ -108,22 +104,22 @@ impl Ground {
             Place::Sandbox => PathBuf::from("/tmp"),
             Place::Host | Place::Ssh | Place::Docker => dir.path().join("keepers").join(&name),
         };
-        Self { dir, keepers, keeper, name, place, shells: 0, _far: None, site }
+        Self { dir, keepers, keeper, name, place, shells: 0, far: None, site }
     }
 
-    async fn far(dir: tempfile::TempDir, keepers: Keepers, place: Place) -> Self {
+    async fn far(dir: tempfile::TempDir, keepers: Keepers, place: Place) -> Result<Self, String> {
         // Its owner is another user there, who must get to the folders in it.
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let work = dir.path().join("work");
         std::fs::create_dir(&work).unwrap();
         let orphan = Duration::from_secs(120);
         let (far, target, policy) = if place == Place::Ssh {
-            let sshd = Sshd::start().unwrap();
+            let sshd = Sshd::start().map_err(|error| format!("{error:#}"))?;
             let ssh_config = Some(sshd.client_config("here").unwrap());
             let target = Target::Ssh(Ssh { host: "here".to_owned(), ..Ssh::default() });
-            (Far::Ssh { _sshd: sshd }, target, Policy { orphan, ssh_config, ..Policy::default() })
+            (Far::Ssh { sshd }, target, Policy { orphan, ssh_config, ..Policy::default() })
         } else {
-            let engine = Engine::start().unwrap();
+            let engine = Engine::start().map_err(|error| format!("{error:#}"))?;
             let mount = format!("{}:{FAR_WORK}", work.display());
             engine.run("box", Inside::Machine, &["-v", &mount]).unwrap();
             let target = Target::Docker(Docker {
@@ -132,12 +128,13 @@ impl Ground {
                 user: None,
                 workdir: None,
             });
-            (Far::Docker { _engine: engine }, target, Policy { orphan, ..Policy::default() })
+            (Far::Docker { engine }, target, Policy { orphan, ..Policy::default() })
         };
         let remotes = Remotes::new(dir.path(), policy).unwrap();
         let joined = remotes.connect(&target, None).await.unwrap().lodge().await.unwrap();
         let (keeper, site) = (joined.keeper, PathBuf::from(joined.lodged.folder));
-        Self { dir, keepers, keeper, name: String::new(), place, shells: 0, _far: Some(far), site }
+        let name = String::new();
+        Ok(Self { dir, keepers, keeper, name, place, shells: 0, far: Some(far), site })
     }
 
     /// A shell in an empty folder of its own.
@@ -175,6 +172,31 @@ impl Ground {
     /// Where the keeper lives, and with it the folders of its shells' commands.
     pub(crate) fn folder(&self) -> PathBuf {
         self.site.clone()
+    }
+
+    /// What keeps a plain shell open over the same transport, to compare with.
+    pub(crate) fn bare(&self) -> Vec<String> {
+        let words: Vec<String> = match &self.far {
+            None => vec!["sh".to_owned()],
+            Some(Far::Ssh { sshd }) => {
+                let config = sshd.client_config("here").unwrap();
+                vec![
+                    "ssh".to_owned(),
+                    "-F".to_owned(),
+                    config.to_string_lossy().into_owned(),
+                    "here".to_owned(),
+                ]
+            }
+            Some(Far::Docker { engine }) => {
+                let engine = format!("unix://{}", engine.socket().display());
+                ["docker", "-H", &engine, "exec", "-i", "box"].map(str::to_owned).to_vec()
+            }
+        };
+        words
+            .into_iter()
+            .chain(["bash".to_owned(), "-s".to_owned()])
+            .skip(usize::from(self.far.is_none()))
+            .collect()
     }
 
     pub(crate) async fn end(self) {

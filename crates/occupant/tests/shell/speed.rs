@@ -1,7 +1,7 @@
 //! How long things take, beside a bare pipe to the same shell. Run in release, by name:
 //! `cargo test --release -p outlast-occupant --test shell -- --ignored --nocapture speed`.
 
-use crate::driver::Ground;
+use crate::driver::{Ground, Place, skip};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     process::{Command, Stdio},
@@ -14,9 +14,9 @@ fn p(times: &mut [Duration], part: f64) -> Duration {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the floor is a bare shell")]
-fn floor() -> Vec<Duration> {
-    let mut child =
-        Command::new("bash").arg("-s").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+fn floor(shell: &[String]) -> Vec<Duration> {
+    let mut command = Command::new(&shell[0]);
+    let mut child = command.args(&shell[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let (mut input, mut output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
     let mut line = String::new();
     let times = (0..1000)
@@ -55,7 +55,7 @@ async fn speed() {
         driver.run("true").await;
         times.push(start.elapsed());
     }
-    let mut bare = floor();
+    let mut bare = floor(&ground.bare());
     println!(
         "true: p50 {:?} p99 {:?}; a bare pipe: p50 {:?} p99 {:?}",
         p(&mut times, 0.5),
@@ -89,4 +89,40 @@ async fn speed() {
     let private: Vec<&str> = status.lines().filter(|line| line.starts_with("Private")).collect();
     println!("the keeper: {private:?}");
     ground.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement, for a quiet machine"]
+async fn speed_elsewhere() {
+    for place in [Place::Ssh, Place::Docker] {
+        let start = Instant::now();
+        let mut ground = match Ground::at("speed", place).await {
+            Ok(ground) => ground,
+            Err(why) => {
+                skip(&format!("speed_{}", place.tag()), &why);
+                continue;
+            }
+        };
+        println!("{}: server, connection, upload and keeper: {:?}", place.tag(), start.elapsed());
+        let start = Instant::now();
+        let mut driver = ground.shell().await;
+        driver.run("true").await;
+        println!("{}: a shell and its first command: {:?}", place.tag(), start.elapsed());
+        let mut times = Vec::new();
+        for _ in 0..1000 {
+            let start = Instant::now();
+            driver.run("true").await;
+            times.push(start.elapsed());
+        }
+        let mut bare = floor(&ground.bare());
+        println!(
+            "{}: true: p50 {:?} p99 {:?}; a shell kept open: p50 {:?} p99 {:?}",
+            place.tag(),
+            p(&mut times, 0.5),
+            p(&mut times, 0.99),
+            p(&mut bare, 0.5),
+            p(&mut bare, 0.99)
+        );
+        ground.end().await;
+    }
 }

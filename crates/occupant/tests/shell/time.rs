@@ -1,6 +1,6 @@
 //! Time: timeouts, cancellation, yields, and who is stopped by them.
 
-use crate::driver::{Ground, TIMEOUT_MS};
+use crate::driver::{Ground, Place, TIMEOUT_MS, skip};
 use bytes::Bytes;
 use outlast_occupant::{
     shell::{Exec, Outcome, Stdin},
@@ -29,8 +29,20 @@ const ENDLESS: &[(&str, &str)] = &[
 
 #[tokio::test]
 async fn a_timeout_stops_everything_and_the_session_goes_on() {
-    let mut ground = Ground::new("timeout").await;
+    let all = tokio::join!(timeouts(Place::Host), timeouts(Place::Ssh), timeouts(Place::Docker));
+    let wrong = [all.0, all.1, all.2].concat();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+async fn timeouts(place: Place) -> Vec<String> {
     let mut wrong = Vec::new();
+    let mut ground = match Ground::at(&format!("timeout-{}", place.tag()), place).await {
+        Ok(ground) => ground,
+        Err(why) => {
+            skip(&format!("timeouts_{}", place.tag()), &why);
+            return wrong;
+        }
+    };
     for (name, command) in ENDLESS {
         let mut driver = ground.shell().await;
         driver.run("export A=1; b=2; f() { echo f; }; sleep 1001 & job=$!").await;
@@ -56,7 +68,7 @@ async fn a_timeout_stops_everything_and_the_session_goes_on() {
         ground.keeper.forget(driver.process).await.unwrap();
     }
     ground.end().await;
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    wrong.into_iter().map(|text| format!("{}: {text}", place.tag())).collect()
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ pub(crate) mod doctor;
 pub(crate) mod files;
 pub(crate) mod logs;
 pub(crate) mod mcp;
+pub(crate) mod mcp_config;
 pub(crate) mod run;
 pub(crate) mod secrets;
 pub(crate) mod serve;

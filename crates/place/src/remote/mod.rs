@@ -9,15 +9,12 @@
 mod channel;
 mod docker;
 mod error;
-mod far;
 mod reached;
 mod site;
 mod ssh;
 mod target;
 
 pub use error::RemoteError;
-pub(crate) use far::Far;
-pub use far::{FarError, FarShell};
 pub use reached::{Joined, Lodged, Reached};
 pub use site::Machine;
 pub use target::{Docker, Password, Ssh, Target};
@@ -131,17 +128,23 @@ impl Remotes {
         reached::take_up(&link, lodged, token).await
     }
 
-    /// As [`Self::take_up`], for the one shell that a keeper was lodged for.
-    pub async fn take_up_shell(
+    /// Ends a keeper and all that it has, for who has no connection to it any more. One that is gone is ended already.
+    pub async fn end(
         &self,
         target: &Target,
         password: Option<&Password>,
         lodged: &Lodged,
         token: [u8; 32],
-        process: u64,
-    ) -> Result<crate::FoundShell, RemoteError> {
-        let link = self.link(target, password).await?;
-        far::take_up_shell(&link, lodged, token, process).await
+    ) -> Result<(), RemoteError> {
+        let keeper = match self.take_up(target, password, lodged, token).await {
+            Err(RemoteError::Lost { .. }) => return Ok(()),
+            keeper => keeper?,
+        };
+        // A connection that breaks now does so because the keeper ends.
+        if keeper.shutdown().await.is_ok() {
+            keeper.gone().await;
+        }
+        Ok(())
     }
 
     async fn link(&self, target: &Target, password: Option<&Password>) -> Result<Link, RemoteError> {

@@ -51,10 +51,6 @@ impl Reached {
         Self { link, machine, policy }
     }
 
-    pub(super) fn link(&self) -> &Link {
-        &self.link
-    }
-
     pub fn machine(&self) -> &Machine {
         &self.machine
     }

@@ -12,9 +12,9 @@ use testkit::{Engine, Inside};
 
 macro_rules! engine {
     ($name:literal) => {
-        match Engine::obstacle() {
-            Some(why) => return skip($name, &why),
-            None => Engine::start().unwrap(),
+        match Engine::start() {
+            Ok(started) => started,
+            Err(why) => return skip($name, &format!("{why:#}")),
         }
     };
 }

@@ -4,16 +4,16 @@ use crate::kit::{self, lost, remotes, run, shut_down, skip, started, within, wro
 use outlast_place as place;
 use place::{
     keeper::{CommandInput, How, ShellPhase},
-    remote::{FarError, Lodging, Password, Policy, RemoteError, Ssh, Target, Trust},
+    remote::{Lodging, Password, Policy, RemoteError, Ssh, Target, Trust},
 };
 use std::time::{Duration, Instant};
 use testkit::sshd::{NOBODY, PASSWORD, Sshd, USER};
 
 macro_rules! server {
     ($name:literal) => {
-        match Sshd::obstacle() {
-            Some(why) => return skip($name, &why),
-            None => Sshd::start().unwrap(),
+        match Sshd::start() {
+            Ok(started) => started,
+            Err(why) => return skip($name, &format!("{why:#}")),
         }
     };
 }
@@ -98,18 +98,19 @@ async fn many_shells_share_a_connection_until_it_is_full() {
     let sshd = server!("ssh_many");
     let dir = tempfile::tempdir().unwrap();
     let remotes = remotes(dir.path(), policy(&sshd));
-    let mut keepers = Vec::new();
+    let mut all = Vec::new();
     for number in 1..=12 {
         let reached = remotes.connect(&alias(), None).await.unwrap();
-        keepers.push(reached.lodge().await.unwrap().keeper);
+        all.push(reached.lodge().await.unwrap());
         // A host gives a connection ten sessions, and one that has just ended may still count.
         let shared = if number <= 8 { 1..=1 } else { 1..=2 };
         assert!(shared.contains(&sshd.connections()), "{number}: {}", sshd.connections());
     }
     assert_eq!(sshd.connections(), 2);
     sshd.cut().unwrap();
-    for keeper in keepers {
-        within(keeper.gone()).await;
+    for joined in all {
+        within(joined.keeper.gone()).await;
+        remotes.end(&alias(), None, &joined.lodged, joined.token).await.unwrap();
     }
 }
 
@@ -213,27 +214,20 @@ async fn a_keeper_that_may_not_be_there_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_shell_ends_with_its_hold_however_the_connection_is() {
-    let sshd = server!("ssh_hold");
+async fn a_keeper_is_ended_though_its_connection_is_gone() {
+    let sshd = server!("ssh_end");
     let dir = tempfile::tempdir().unwrap();
     let remotes = remotes(dir.path(), policy(&sshd));
     let reached = remotes.connect(&alias(), None).await.unwrap();
-    let home = reached.machine().home.clone();
-    let mut far = reached.start_shell(kit::bash(&reached), &home).await.unwrap();
-    let process = far.hold.tie().process;
-    far.hold.leave();
+    let joined = reached.lodge().await.unwrap();
+    let mut shell = started(&joined.keeper, &reached, "/").await;
     sshd.cut().unwrap();
-    lost(&mut far.shell).await;
-    let found = remotes.take_up_shell(&alias(), None, &far.lodged, far.token, process).await.unwrap();
-    assert_eq!(found.hold.tie().process, process);
-    // The connection is gone, and the shell is ended all the same.
-    sshd.cut().unwrap();
-    within(found.hold.keeper().gone()).await;
-    within(found.hold.end()).await;
-    let refused = wrong(remotes.take_up_shell(&alias(), None, &far.lodged, far.token, process).await);
+    lost(&mut shell).await;
+    within(remotes.end(&alias(), None, &joined.lodged, joined.token)).await.unwrap();
+    let refused = wrong(remotes.take_up(&alias(), None, &joined.lodged, joined.token).await);
     assert!(matches!(refused, RemoteError::Lost { .. }), "{refused}");
-    let nowhere = reached.start_shell(kit::bash(&reached), "/no/such/folder").await;
-    assert!(matches!(nowhere, Err(FarError::Spawn(place::SpawnError::NoHome { .. }))), "{nowhere:?}");
+    assert!(!refused.may_pass());
+    within(remotes.end(&alias(), None, &joined.lodged, joined.token)).await.unwrap();
     let left = std::fs::read_dir(sshd.home().join(".cache/outlast")).unwrap().count();
     assert_eq!(left, 1, "only the program stays");
 }

@@ -3,8 +3,8 @@
 //! A sandbox's checkpoints are of its whole home; on the bare host they are of the folder that the caller named, and
 //! never of a home folder that nobody named.
 
-use super::{grip::Grip, memo::ShellSpec};
-use crate::{Shared, faults, policy::walls};
+use super::{afar::Afar, grip::Grip, memo::ShellSpec};
+use crate::{Shared, faults, policy::walls, spec::internal};
 use journal::NewSession;
 use protocol::{Checkpoint, Code, Fault, PlaceKind, RestoredCheckpoint, SnapshotTaken, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -50,7 +50,13 @@ pub(super) enum Did {
 pub(super) type Doing = Pin<Box<dyn Future<Output = Result<Did, Fault>> + Send>>;
 
 /// Everything that a checkpoint needs, looked up beforehand.
-pub(super) struct Ground {
+pub(super) enum Ground {
+    Near(Near),
+    Far(Afar),
+}
+
+/// Files on this machine.
+pub(super) struct Near {
     spot: Spot,
     still: Still,
 }
@@ -82,6 +88,29 @@ impl Ground {
         shared: &Arc<Shared>,
         fixed: &NewSession,
         spec: &ShellSpec,
+        cwd: Option<&str>,
+        grip: Option<&Grip>,
+    ) -> Result<Self, Fault> {
+        match (fixed.place, grip) {
+            (PlaceKind::Ssh | PlaceKind::Docker, Some(grip)) => {
+                Afar::new(fixed, spec, cwd, grip.keeper()).map(Self::Far)
+            }
+            (PlaceKind::Ssh | PlaceKind::Docker, None) => {
+                let text = "The shell's machine is not reached just now; run a command first, or try again";
+                Err(Fault::new(Code::NotRunning, text))
+            }
+            (PlaceKind::Sandbox | PlaceKind::Project | PlaceKind::Host, grip) => {
+                Near::new(shared, fixed, spec, grip).map(Self::Near)
+            }
+        }
+    }
+}
+
+impl Near {
+    fn new(
+        shared: &Arc<Shared>,
+        fixed: &NewSession,
+        spec: &ShellSpec,
         grip: Option<&Grip>,
     ) -> Result<Self, Fault> {
         if !spec.paths.is_empty() || !spec.checkpoint_ignores.is_empty() {
@@ -101,10 +130,7 @@ impl Ground {
                 let draft = folder.join(draft);
                 (folder, draft)
             }
-            PlaceKind::Ssh | PlaceKind::Docker => {
-                let text = "This server takes checkpoints of local shells only";
-                return Err(Fault::new(Code::Unsupported, text));
-            }
+            PlaceKind::Ssh | PlaceKind::Docker => return Err(internal("a far shell's files are not near")),
         };
         let still = match grip {
             None => Still::Empty,
@@ -174,31 +200,44 @@ fn host_folder(shared: &Shared, spec: &ShellSpec) -> Result<PathBuf, Fault> {
     Ok(folder)
 }
 
-/// Takes a checkpoint. With `previous`, only if something has changed since.
+/// Takes a checkpoint. With `previous`, only if something has changed since, where that can be told.
 pub(super) fn take(ground: Ground, number: u64, label: Option<String>, previous: Option<String>) -> Doing {
     Box::pin(async move {
-        let id = format!("c{number}");
-        let kept = ground.still(async |spot| spot.keep(&id, previous.as_deref()).await).await?;
-        let files = kept.as_ref().map_or(0, |taken| taken.files);
-        let kept = kept.map(|_| Kept { id, label, created: Timestamp::now() });
-        Ok(Did::Took { kept, files })
+        let (id, files) = match ground {
+            Ground::Near(near) => {
+                let id = format!("c{number}");
+                let taken = near.still(async |spot| spot.keep(&id, previous.as_deref()).await).await?;
+                match taken {
+                    Some(taken) => (id, taken.files),
+                    None => return Ok(Did::Took { kept: None, files: 0 }),
+                }
+            }
+            Ground::Far(afar) => afar.take(label.as_deref()).await?,
+        };
+        Ok(Did::Took { kept: Some(Kept { id, label, created: Timestamp::now() }), files })
     })
 }
 
 /// Takes a checkpoint, by which it can be undone, and brings the files back to another.
 pub(super) fn restore(ground: Ground, number: u64, to: String) -> Doing {
     Box::pin(async move {
-        if matches!(ground.still, Still::Cannot) && ground.spot.fixed.place != PlaceKind::Host {
-            let text = "This machine can hold nothing still, so that files in use cannot be brought back";
-            return Err(Fault::new(Code::Unsupported, text));
-        }
-        let undo = format!("c{number}");
-        let files_changed = ground
-            .still(async |spot| {
-                spot.keep(&undo, None).await?;
-                spot.bring_back(&to).await
-            })
-            .await?;
+        let (undo, files_changed) = match ground {
+            Ground::Near(near) => {
+                if matches!(near.still, Still::Cannot) && near.spot.fixed.place != PlaceKind::Host {
+                    let text =
+                        "This machine can hold nothing still, so that files in use cannot be brought back";
+                    return Err(Fault::new(Code::Unsupported, text));
+                }
+                let undo = format!("c{number}");
+                let changed = near.still(async |spot| {
+                    spot.keep(&undo, None).await?;
+                    spot.bring_back(&to).await
+                });
+                let changed = changed.await?;
+                (undo, changed)
+            }
+            Ground::Far(afar) => afar.restore(&to).await?,
+        };
         let label = Some(format!("before {to} was restored"));
         let told = RestoredCheckpoint { restored_to: to, files_changed, undo: undo.clone() };
         Ok(Did::Restored { undo: Kept { id: undo, label, created: Timestamp::now() }, told })

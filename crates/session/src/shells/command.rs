@@ -35,6 +35,8 @@ pub(crate) struct Glimpse {
     pub(super) cwd: String,
     pub(super) running: Option<u64>,
     pub(super) idle: Duration,
+    /// What this shell cannot promise.
+    pub(super) lesser: Vec<String>,
 }
 
 impl ShellCommand {

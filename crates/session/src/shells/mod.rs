@@ -3,6 +3,7 @@
 //! Questions are checked here and go to the session's own task ([`task`]), which is woken when there is none. Knows
 //! nothing of MCP or HTTP, and nothing of how a place keeps a shell alive.
 
+mod afar;
 mod checkpoints;
 mod chores;
 mod command;
@@ -141,7 +142,7 @@ impl Sessions {
             session_id: alias.to_string(),
             place,
             cwd: glimpse.cwd,
-            lesser: Vec::new(),
+            lesser: glimpse.lesser,
         })
     }
 
@@ -163,6 +164,10 @@ impl Sessions {
         let wanted = match (&request.transport, request.place) {
             (Transport::Local, Some(PlaceKind::Ssh | PlaceKind::Docker)) => {
                 return Err(Fault::invalid("place is sandbox, project or host; the rest is the transport's"));
+            }
+            (Transport::Local, Some(PlaceKind::Project)) => {
+                let text = "This server has no place \"project\" yet; use sandbox, or host where you may";
+                return Err(Fault::new(Code::Unsupported, text));
             }
             (Transport::Local, wanted) => wanted,
             (Transport::Ssh(_) | Transport::Docker(_), Some(_)) => {

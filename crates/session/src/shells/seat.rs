@@ -14,7 +14,7 @@ use occupant::{
 };
 use place::{
     Spawn, SpawnError, Terms, Walls,
-    keeper::{Keeper, Shell, ShellState},
+    keeper::{Keeper, Manner, Shell, ShellState},
     remote::{self, Lodged, Machine, Password, RemoteError},
 };
 use protocol::{Body, Code, Fault, McpServers, PlaceKind, Policy};
@@ -24,6 +24,8 @@ use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc, time::Durat
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The one process of a keeper on another machine.
 const FAR_PROCESS: u64 = 1;
+/// Where there is no bash.
+const PLAIN: &str = "sh";
 /// How long a connection that broke is tried again, and how soon.
 const REJOIN: Duration = Duration::from_secs(300);
 const REJOIN_FIRST: Duration = Duration::from_millis(200);
@@ -59,14 +61,20 @@ pub(super) struct Outfit {
     home: String,
 }
 
-fn local_outfit(shared: &Shared, fixed: &NewSession, spec: &ShellSpec, memo: &ShellMemo) -> Outfit {
+fn local_outfit(
+    shared: &Shared,
+    fixed: &NewSession,
+    spec: &ShellSpec,
+    memo: &ShellMemo,
+    program: &str,
+) -> Outfit {
     let home = shared.place.home(&fixed.sandbox, walls(fixed.place)).to_string_lossy().into_owned();
     let env = match (fixed.place, &spec.own_env) {
         (PlaceKind::Host, Some(own)) => own.clone(),
         (PlaceKind::Host, None) => shared.options.shells.host_env.clone(),
         _ => BTreeMap::new(),
     };
-    outfit(spec, memo, env, home, PROGRAM.to_owned())
+    outfit(spec, memo, env, home, program.to_owned())
 }
 
 fn far_outfit(spec: &ShellSpec, memo: &ShellMemo, machine: &Machine) -> Result<Outfit, Fault> {
@@ -74,11 +82,9 @@ fn far_outfit(spec: &ShellSpec, memo: &ShellMemo, machine: &Machine) -> Result<O
         Target::Docker(docker) => docker.shell.clone(),
         Target::Local | Target::Ssh(_) => None,
     };
-    let Some(program) = named.or_else(|| machine.bash.clone()) else {
-        return Err(Fault::new(
-            Code::Unsupported,
-            "There is no bash on the other side, and this server drives no other shell; install bash there",
-        ));
+    let found = named.or_else(|| machine.bash.clone()).or_else(|| machine.sh.clone());
+    let Some(program) = found else {
+        return Err(Fault::new(Code::Unsupported, "There is no shell on the other side; install bash there"));
     };
     let start = if machine.cwd.is_empty() { machine.home.clone() } else { machine.cwd.clone() };
     Ok(outfit(spec, memo, machine.env.clone(), start, program))
@@ -103,9 +109,13 @@ fn outfit(
 }
 
 fn command(shell: String, umask: Option<u32>) -> (String, Vec<String>) {
-    let own = ARGS.map(str::to_owned);
+    let own: Vec<String> = match shell.rsplit('/').next() {
+        Some(PROGRAM) => ARGS.map(str::to_owned).to_vec(),
+        // Every other shell reads its input by itself.
+        Some(_) | None => vec!["-s".to_owned()],
+    };
     match umask {
-        None => (shell, own.to_vec()),
+        None => (shell, own),
         Some(umask) => {
             let first = ["-c".to_owned(), format!("umask {umask:04o}; exec \"$@\""), "sh".to_owned(), shell];
             ("/bin/sh".to_owned(), first.into_iter().chain(own).collect())
@@ -158,11 +168,18 @@ async fn launch_local(
 ) -> Result<Launched, Fault> {
     let sandboxing = &shared.options.sandboxing;
     let applied = sandboxing.apply(fixed.place, &Policy::default(), None, &McpServers::new())?;
-    let outfit = local_outfit(shared, fixed, spec, memo);
+    let outfit = local_outfit(shared, fixed, spec, memo, PROGRAM);
     // Nobody clears the folder while somebody comes in.
     let _entry = shared.sandboxes.entry(&fixed.sandbox).await;
     let mut told = prepare(shared, fixed).await?;
-    let started = start_local(shared, fixed, &outfit, &applied.terms).await?;
+    let (started, outfit) = match start_local(shared, fixed, &outfit, &applied.terms).await {
+        Err(SpawnError::NotFound { .. }) => {
+            let plain = local_outfit(shared, fixed, spec, memo, PLAIN);
+            (start_local(shared, fixed, &plain, &applied.terms).await, plain)
+        }
+        started => (started, outfit),
+    };
+    let started = started.map_err(|error| faults::shell(&error))?;
     if !started.hold.keeper().has_shells() {
         return Err(Fault::new(Code::SandboxFailed, "The session's keeper is too old for shells"));
     }
@@ -176,16 +193,15 @@ async fn start_local(
     fixed: &NewSession,
     outfit: &Outfit,
     terms: &Terms,
-) -> Result<place::StartedShell, Fault> {
+) -> Result<place::StartedShell, SpawnError> {
     let started = shared.place.start_shell(&fixed.sandbox, outfit.spawn.clone(), terms.clone()).await;
-    let started = match started {
+    match started {
         Err(SpawnError::NoHome { .. }) if outfit.spawn.cwd.is_some() => {
             let spawn = Spawn { cwd: Some(outfit.home.clone()), ..outfit.spawn.clone() };
             shared.place.start_shell(&fixed.sandbox, spawn, terms.clone()).await
         }
         other => other,
-    };
-    started.map_err(|error| faults::shell(&error))
+    }
 }
 
 /// Makes the workspace where there is none, from its last snapshot when there is one.
@@ -289,7 +305,8 @@ pub(super) fn rejoin(
                 let place::FoundShell { shell, state, hold, frozen } =
                     found.map_err(|error| error.to_string())?;
                 let found = Found { shell, state, grip: Grip::Local(hold), frozen };
-                Ok((found, local_outfit(&shared, &fixed, &spec, &memo)))
+                let program = if found.shell.manner() == Manner::Seen { PROGRAM } else { PLAIN };
+                Ok((found, local_outfit(&shared, &fixed, &spec, &memo, program)))
             }
             (Target::Ssh(_) | Target::Docker(_), Some(lodged), Some(token)) => {
                 rejoin_far(&shared, &spec, &memo, lodged, token).await

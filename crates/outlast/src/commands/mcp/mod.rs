@@ -10,6 +10,7 @@ mod connect;
 mod ledger;
 mod watch;
 
+use super::mcp_config;
 use crate::{
     background::Server,
     cli::Mcp,
@@ -23,6 +24,9 @@ use connect::Hello;
 use std::sync::Arc;
 
 pub(crate) async fn mcp(asked: &Mcp, config: &Config, term: &Term) -> Result<Exit, Failure> {
+    if let Some(client) = asked.print_config {
+        return mcp_config::print(client, asked, config, term);
+    }
     let hello = Hello::of_this_process(asked.place, config)?;
     let server = Server::find_or_start(config).await?;
     if let Some(remark) = server.remark() {

@@ -395,8 +395,8 @@ impl Model {
             KeyCode::Up | KeyCode::Char('k') => return self.go(Way::Up, 1),
             KeyCode::PageDown | KeyCode::Char(' ') => return self.go(Way::Down, page),
             KeyCode::PageUp => return self.go(Way::Up, page),
-            KeyCode::Home | KeyCode::Char('g') => return self.to_first(),
-            KeyCode::End | KeyCode::Char('G') => return self.to_last(),
+            KeyCode::Home | KeyCode::Char('g') => return self.go_first(),
+            KeyCode::End | KeyCode::Char('G') => return self.go_last(),
             _ => {}
         }
         Vec::new()
@@ -459,7 +459,7 @@ impl Model {
         self.fill()
     }
 
-    fn to_first(&mut self) -> Vec<Ask> {
+    fn go_first(&mut self) -> Vec<Ask> {
         if self.focus == Focus::Sessions {
             return self.move_selection(Way::Up, usize::MAX);
         }
@@ -473,7 +473,7 @@ impl Model {
         Vec::new()
     }
 
-    fn to_last(&mut self) -> Vec<Ask> {
+    fn go_last(&mut self) -> Vec<Ask> {
         if self.focus == Focus::Sessions {
             return self.move_selection(Way::Down, usize::MAX);
         }
@@ -508,7 +508,7 @@ impl Model {
         match next.into_iter().find(|index| has(&entries[*index])) {
             Some(index) => watched.scroll = Scroll::At { seq: entries[index].seq, line: 0 },
             None => {
-                self.notice = format!("{:?} is not in what is loaded; g loads the beginning", self.sought)
+                self.notice = format!("{:?} is not in what is loaded; g loads the beginning", self.sought);
             }
         }
         self.focus = Focus::Transcript;

@@ -34,7 +34,8 @@ fn event(seq: Seq, body: Value) -> Event {
     let mut event = json!({
         "session": id(1), "seq": seq, "at": "2026-11-16T00:00:00.000Z", "actor": "system",
     });
-    event.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+    let Value::Object(body) = body else { panic!("a body is an object") };
+    event.as_object_mut().unwrap().extend(body);
     Event::parse(&event.to_string()).unwrap()
 }
 

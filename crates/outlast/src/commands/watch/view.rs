@@ -94,7 +94,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ink: Ink) {
     }
 }
 
-fn title(text: String, focused: bool) -> Line<'static> {
+fn title(text: &str, focused: bool) -> Line<'static> {
     let style = if focused { BOLD.add_modifier(Modifier::REVERSED) } else { BOLD };
     Line::styled(format!(" {text} "), style)
 }
@@ -140,7 +140,7 @@ fn draw_list(frame: &mut Frame<'_>, model: &Model, ink: Ink, area: Rect) {
         "" => format!("{}{more} sessions", listed.len()),
         filter => format!("{} with {}", listed.len(), one_line(filter)),
     };
-    let block = Block::new().title(title(heading, model.focus == Focus::Sessions));
+    let block = Block::new().title(title(&heading, model.focus == Focus::Sessions));
     let list = List::new(items).block(block).highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     frame.render_stateful_widget(list, area, &mut ListState::default().with_selected(selected));
 }
@@ -158,7 +158,7 @@ fn draw_transcript(frame: &mut Frame<'_>, model: &Model, ink: Ink, area: Rect) {
     let block = Block::new()
         .borders(Borders::LEFT)
         .border_style(DIM)
-        .title(title(heading, model.focus == Focus::Transcript));
+        .title(title(&heading, model.focus == Focus::Transcript));
     let mut lines: Vec<Line<'_>> = Vec::with_capacity(height);
     if let Some((watched, (index, line))) = model.shown(width, height) {
         for (at, entry) in watched.transcript.entries().iter().enumerate().skip(index) {

@@ -85,7 +85,12 @@ impl ShellTask {
                 let cwd = self.machine.as_ref().map(shell::Shell::cwd).or_else(|| self.memo.cwd.clone());
                 let running = self.machine.as_ref().and_then(shell::Shell::running);
                 let idle = if running.is_some() { Duration::ZERO } else { self.idle_since.elapsed() };
-                let _ = reply.send(Ok(Glimpse { cwd: cwd.unwrap_or_default(), running, idle }));
+                let lesser = match &self.link {
+                    Link::Up(up) => up.shell.manner().lesser(),
+                    Link::None | Link::Launching(_) | Link::Rejoining(..) => &[],
+                };
+                let lesser = lesser.iter().map(|text| (*text).to_owned()).collect();
+                let _ = reply.send(Ok(Glimpse { cwd: cwd.unwrap_or_default(), running, idle, lesser }));
             }
         }
     }

@@ -8,7 +8,8 @@ impl ShellTask {
         if self.pen.state.status == Status::Ended {
             return Err(lifecycle::ended());
         }
-        Ground::new(&self.pen.shared, &self.pen.fixed, &self.spec, self.grip())
+        let cwd = self.memo.cwd.as_deref();
+        Ground::new(&self.pen.shared, &self.pen.fixed, &self.spec, cwd, self.grip())
     }
 
     fn next_checkpoint(&mut self) -> u64 {

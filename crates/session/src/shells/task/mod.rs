@@ -18,7 +18,7 @@ use super::{
     chores::{self, Chore, Done},
     command::{Glimpse, Order, ShellCommand, no_agent},
     grip::Grip,
-    memo::{self, ShellMemo, ShellSpec},
+    memo::{self, ShellMemo, ShellSpec, Target},
     results,
     seat::{self, Found, Launched, Launching, Outfit, Rejoining, Restarting},
 };
@@ -266,7 +266,9 @@ impl ShellTask {
     async fn hear(&mut self) -> Heard {
         let readable = self.pen.has_room();
         let deadline = self.deadline();
-        let busy = self.chore.is_some();
+        // A shell of this machine is found again in a moment, or is gone.
+        let finding = matches!(self.link, Link::Rejoining(..)) && self.spec.target == Target::Local;
+        let busy = self.chore.is_some() || finding;
         tokio::select! {
             biased;
             changed = self.pen.changed() => Heard::Durable(changed),
