@@ -182,6 +182,8 @@ pub(crate) struct Input {
     taken: u64,
     arriving: Option<Arriving>,
     closing: bool,
+    /// Nobody has opened the other side yet: what is written before would be lost if this side were closed.
+    unopened: bool,
     /// Whether the pipe is being watched for room.
     pub(crate) waiting: bool,
 }
@@ -211,7 +213,21 @@ impl Input {
             taken: 0,
             arriving: None,
             closing: false,
+            unopened: false,
             waiting: false,
+        }
+    }
+
+    /// A queue whose other side is opened later.
+    pub(crate) fn queue(fd: u32, pipe: OwnedFd) -> Self {
+        Self { unopened: true, ..Self::new(fd, pipe) }
+    }
+
+    /// The other side is open now.
+    pub(crate) fn opened(&mut self) {
+        self.unopened = false;
+        if self.closing && !self.pending() {
+            self.shut();
         }
     }
 
@@ -284,7 +300,7 @@ impl Input {
 
     pub(crate) fn close(&mut self) {
         self.closing = true;
-        if !self.pending() {
+        if !self.pending() && !self.unopened {
             self.shut();
         }
     }
@@ -316,7 +332,7 @@ impl Input {
                 Err(_) => return self.shut(),
             }
         }
-        if self.closing {
+        if self.closing && !self.unopened {
             self.shut();
         }
     }

@@ -134,7 +134,7 @@ impl Keeper {
             let number = command_stream(command, 0);
             // Watched from the start, as all inputs are.
             if self.poller.add(&stdin, Token::Input(process.slot, number), NOTHING).is_ok() {
-                process.inputs.push(Input::new(number, stdin));
+                process.inputs.push(Input::queue(number, stdin));
             }
         }
     }
@@ -258,6 +258,9 @@ impl Keeper {
                 }
             }
             let event = process.shell.as_mut().and_then(|shell| shell.tick(now));
+            if process.shell.as_ref().is_some_and(|shell| shell.has_begun()) {
+                process.inputs.iter_mut().for_each(Input::opened);
+            }
             if let Some(event) = event {
                 self.shell_event(at, event);
             }

@@ -216,6 +216,11 @@ impl Shell {
         }
     }
 
+    /// Whether the running command has begun, its streams open.
+    pub(crate) fn has_begun(&self) -> bool {
+        matches!(&self.phase, Phase::Running(running) if running.begun)
+    }
+
     /// The command that runs, or with which the shell died: who was there before it, and how deep in it the shell is.
     pub(crate) fn running(&self) -> Option<(&[Kin], Depth)> {
         match &self.phase {
