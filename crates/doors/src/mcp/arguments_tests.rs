@@ -13,8 +13,8 @@ fn create(value: &Value, own: Option<&Own>) -> Result<OpenShell, Fault> {
 }
 
 fn own(place: LocalPlace) -> Own {
-    let env = BTreeMap::from([("HOME".to_owned(), "/home/me".to_owned())]);
-    Own { cwd: "/home/me/project".to_owned(), env, umask: Some(0o022), place }
+    let env = BTreeMap::from([("HOME".to_owned(), "/srv/mine".to_owned())]);
+    Own { cwd: "/srv/mine/project".to_owned(), env, umask: Some(0o022), place }
 }
 
 #[test]
@@ -98,10 +98,10 @@ fn what_a_bridge_brings_goes_where_it_means_something() {
     let local = json!({"transport": "local"});
     let host = create(&local, Some(&own(LocalPlace::Host))).unwrap();
     assert_eq!(host.place, Some(PlaceKind::Host));
-    assert_eq!(host.cwd.as_deref(), Some("/home/me/project"));
+    assert_eq!(host.cwd.as_deref(), Some("/srv/mine/project"));
     assert!(host.own_env.is_some() && host.umask == Some(0o022));
     let project = create(&local, Some(&own(LocalPlace::Project))).unwrap();
-    assert_eq!(project.cwd.as_deref(), Some("/home/me/project"));
+    assert_eq!(project.cwd.as_deref(), Some("/srv/mine/project"));
     assert!(project.own_env.is_none());
     let sandbox =
         create(&json!({"transport": "local", "place": "sandbox"}), Some(&own(LocalPlace::Host))).unwrap();

@@ -307,6 +307,39 @@ async fn a_cancelled_call_stops_its_command_and_leaving_does_not() {
     assert_eq!((&polled["stdout"], &polled["cancelled"]), (&json!("survived"), &json!(false)), "{polled}");
 }
 
+/// Over HTTP, leaving means what the protocol's version says.
+#[tokio::test]
+async fn leaving_a_call_over_http_cancels_it_from_the_version_on_that_says_so() {
+    let (_server, http) = server().await;
+    for (version, cancels) in [(HANDSHAKE_VERSION, false), (MODERN_VERSION, true)] {
+        let client = McpHttp::open(&http, version).await.unwrap();
+        let made =
+            client.call("session_create", json!({"transport": "local", "place": "host"})).await.unwrap();
+        let command = "echo begun; sleep 3; echo over";
+        let params = json!({
+            "name": "session_exec",
+            "arguments": {"session_id": made["session_id"], "command": command},
+            "_meta": {"progressToken": 1},
+        });
+        let mut stream = client.stream(&client.message("tools/call", params)).await.unwrap().ok().unwrap();
+        loop {
+            let frame = stream.next().await.unwrap().expect("the stream ended");
+            if frame.data.contains("begun") {
+                break;
+            }
+        }
+        drop(stream);
+        let poll = json!({"session_id": made["session_id"], "command_id": 1, "wait_secs": 30});
+        let ended = client.call("session_poll", poll).await.unwrap();
+        let said = if cancels { "begun" } else { "begun\nover" };
+        assert_eq!(
+            (&ended["cancelled"], &ended["stdout"]),
+            (&json!(cancels), &json!(said)),
+            "{version}: {ended}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_thousand_calls_at_once_are_answered() {
     let (server, _http) = server().await;
