@@ -172,5 +172,9 @@ impl Drop for Engine {
             }
         }
         let _ = self.stop();
+        // The engine mounts its folder onto itself, and an engine that lets containers live leaves it so.
+        let mut command = process::command("umount");
+        command.arg("--lazy").arg(self.dir.path().join("data"));
+        let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
 }
