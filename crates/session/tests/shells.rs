@@ -1,5 +1,7 @@
 //! Shells through the room's face, with real keepers: what a door sees, without a door.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "this is a test's own code")]
+
 use outlast_session::{Caller, Execution, FirstKey, Options, Sessions};
 use protocol::{
     Body, Budget, Code, CommandOutcome, EventKind, ExecCommand, ExecResult, OpenShell, OpenedShell,

@@ -51,7 +51,7 @@ impl Afar {
     /// The checkpoint's id, and how many entries it has.
     pub(super) async fn take(&self, label: Option<&str>) -> Result<(String, u64), Fault> {
         let said = self.run(self.texts.take(label)).await?;
-        let taken = checkpoint::taken(&said).map_err(failed)?;
+        let taken = checkpoint::taken(&said).map_err(|error| failed(&error))?;
         Ok((taken.id, taken.entries))
     }
 
@@ -59,7 +59,7 @@ impl Afar {
     pub(super) async fn restore(&self, id: &str) -> Result<(String, u64), Fault> {
         let text = self.texts.restore(Some(id)).map_err(|bad| Fault::invalid(bad.to_string()))?;
         let said = self.run(text).await?;
-        let restored = checkpoint::restored(&said).map_err(failed)?;
+        let restored = checkpoint::restored(&said).map_err(|error| failed(&error))?;
         Ok((restored.undo, restored.changed))
     }
 
@@ -94,7 +94,7 @@ async fn read(mut process: Process) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
-fn failed(failed: Failed) -> Fault {
+fn failed(failed: &Failed) -> Fault {
     let code = match &*failed.code {
         "no_checkpoint" => Code::NotFound,
         "no_git" => Code::Unsupported,

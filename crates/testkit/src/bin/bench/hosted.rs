@@ -43,14 +43,14 @@ impl Bare {
         let input = child.stdin.take().context("no stdin")?;
         let output = BufReader::new(child.stdout.take().context("no stdout")?);
         let mut bare = Self { child, input, output, session: String::new(), calls: 0, line: String::new() };
-        bare.call("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}}))?;
-        let (made, _) = bare.call("session/new", json!({"cwd": "/", "mcpServers": []}))?;
+        bare.call("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}))?;
+        let (made, _) = bare.call("session/new", &json!({"cwd": "/", "mcpServers": []}))?;
         made["sessionId"].as_str().context("no session")?.clone_into(&mut bare.session);
         Ok(bare)
     }
 
     /// The answer, and how many updates came before it; each is parsed, as any client must.
-    fn call(&mut self, method: &str, params: Value) -> Result<(Value, usize)> {
+    fn call(&mut self, method: &str, params: &Value) -> Result<(Value, usize)> {
         self.calls += 1;
         let id = self.calls;
         let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
@@ -70,7 +70,7 @@ impl Bare {
     fn turn(&mut self, text: &str) -> Result<(Duration, usize)> {
         let params = json!({"sessionId": self.session, "prompt": [{"type": "text", "text": text}]});
         let began = Instant::now();
-        let (_, updates) = self.call("session/prompt", params)?;
+        let (_, updates) = self.call("session/prompt", &params)?;
         Ok((began.elapsed(), updates))
     }
 }
