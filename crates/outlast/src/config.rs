@@ -182,6 +182,9 @@ impl Sandbox {
         if let Some(place) = env.parsed("OUTLAST_PLACE")? {
             self.place = Some(place);
         }
+        if self.place.is_some_and(|place| !matches!(place, PlaceKind::Sandbox | PlaceKind::Host)) {
+            return Err(Failure::Usage("sandbox.place must be sandbox or host".to_owned()));
+        }
         if let Some(text) = env.text("OUTLAST_SANDBOX_FORWARDS")? {
             let ports: Result<_, _> = text.split(',').map(|port| port.trim().parse()).collect();
             self.forwards = ports.map_err(|error| {
@@ -520,6 +523,7 @@ mod tests {
             ("listn = \"127.0.0.1:1\"", None, "unknown field `listn`"),
             ("[limits]\nsessions = 1", None, "unknown field `sessions`"),
             ("listen = \"here\"", None, "outlast.toml is not right"),
+            ("[sandbox]\nplace = \"ssh\"", None, "must be sandbox or host"),
             ("data = \"/x\"", None, "cannot name another"),
             ("key_file = \"/nowhere/key\"", None, "/nowhere/key cannot be read"),
             ("", Some(("OUTLAST_LISTEN", "here")), "OUTLAST_LISTEN cannot be used"),
