@@ -316,7 +316,6 @@ impl Task {
             Heard::Stdout(chunk) => {
                 if let Occupied::Live(live) = &mut self.occupied {
                     live.acp.output(&chunk.bytes, &mut cx);
-                    self.memo.consumed = live.acp.consumed();
                 }
             }
             Heard::StdoutClosed => {

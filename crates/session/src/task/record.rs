@@ -132,7 +132,12 @@ impl Task {
             || !self.errands.is_empty()
             || self.restart_at.is_some()
             || !self.turns.is_idle();
-        if stepped {
+        // How far its output was read and what came of that are written down together, or not at all.
+        let read_on = match &self.occupied {
+            super::Occupied::Live(live) => live.acp.consumed() != self.memo.consumed,
+            super::Occupied::Empty | super::Occupied::Launching(_) => false,
+        };
+        if stepped || read_on {
             self.note_occupant();
         }
         let memo = self.memo.encode();
@@ -145,6 +150,7 @@ impl Task {
     /// reason to write it down again.
     fn note_occupant(&mut self) {
         let super::Occupied::Live(live) = &self.occupied else { return };
+        self.memo.consumed = live.acp.consumed();
         self.memo.saved = live.acp.save(self.clock.read(Instant::now()));
         self.memo.terminals = self.asks.kept_terminals();
         self.outbox.arrived(live.process.stdin.taken());
