@@ -365,12 +365,12 @@ the data folder, which is started in the background when none runs: they and the
 leaves, and are found again with session_list.
 
 By default shells run on this machine as you, with your environment, in the folder that this command is started in; \
-nothing is contained. `--place project` lets them write below that folder and /tmp only, `--place sandbox` shows them \
-nothing of this machine's files.
+nothing is contained. `--place sandbox` shows them nothing of this machine's files. `--place project` is to lie between \
+the two and is refused until it does.
 
 Examples:
   outlast mcp
-  outlast mcp --place project")]
+  outlast mcp --place sandbox")]
 pub(crate) struct Mcp {
     /// The widest place that shells are opened in, and the one when the agent names none
     #[arg(long, value_name = "PLACE", default_value = "host")]
@@ -386,7 +386,7 @@ pub(crate) struct Mcp {
 pub(crate) enum LocalPlace {
     /// Private files only
     Sandbox,
-    /// Everything to read, the folder and /tmp to write
+    /// Not there yet: refused
     Project,
     /// All that you may do
     Host,
