@@ -1,13 +1,13 @@
-//! Checkpoints on another machine or in a container: a text of plain shell that the keeper there runs beside the shell,
+//! Checkpoints on another machine or in a container: a text of plain shell that a keeper of its own runs there,
 //! with git as the store of contents.
 
-use super::memo::ShellSpec;
-use crate::faults;
+use super::{memo::ShellSpec, seat};
+use crate::{Shared, faults, spec::internal};
 use journal::NewSession;
 use occupant::shell::checkpoint::{self, Checkpoints, Failed, Reach};
 use place::{Process, Spawn, keeper::Keeper};
 use protocol::{Code, Fault};
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// How long a checkpoint may take there.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -16,17 +16,18 @@ const ANSWER_BYTES: usize = 64 * 1024;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 pub(super) struct Afar {
-    keeper: Keeper,
+    shared: Arc<Shared>,
+    spec: ShellSpec,
     texts: Checkpoints,
     env: BTreeMap<String, String>,
 }
 
 impl Afar {
     pub(super) fn new(
+        shared: &Arc<Shared>,
         fixed: &NewSession,
         spec: &ShellSpec,
         cwd: Option<&str>,
-        keeper: &Keeper,
     ) -> Result<Self, Fault> {
         let named = spec.workspace.as_deref();
         let Some(folder) = named.or(spec.cwd.as_deref()).or(cwd) else {
@@ -45,7 +46,7 @@ impl Afar {
         let texts = Checkpoints::new(&kept).map_err(|bad| Fault::invalid(bad.to_string()))?;
         let mut env = spec.env.clone();
         env.entry("PATH".to_owned()).or_insert_with(|| PATH.to_owned());
-        Ok(Self { keeper: keeper.clone(), texts, env })
+        Ok(Self { shared: Arc::clone(shared), spec: spec.clone(), texts, env })
     }
 
     /// The checkpoint's id, and how many entries it has.
@@ -64,21 +65,30 @@ impl Afar {
     }
 
     async fn run(&self, text: String) -> Result<String, Fault> {
-        let process = uuid::Uuid::new_v4().as_u64_pair().0;
+        let target = seat::far_target(&self.shared, &self.spec);
+        let (target, password) = target.ok_or_else(|| internal("a checkpoint without a machine"))?;
+        let reached = self.shared.remotes.connect(&target, password.as_ref()).await;
+        let reached = reached.map_err(|error| faults::remote(&error))?;
+        // The shell's own keeper holds nothing but the shell.
+        let keeper = reached.lodge().await.map_err(|error| faults::remote(&error))?.keeper;
+        let said = tokio::time::timeout(PATIENCE, self.run_by(&keeper, text)).await;
+        if keeper.shutdown().await.is_ok() {
+            keeper.gone().await;
+        }
+        said.unwrap_or_else(|_| {
+            Err(Fault::new(Code::TimedOut, format!("The checkpoint did not end within {PATIENCE:?}")))
+        })
+    }
+
+    async fn run_by(&self, keeper: &Keeper, text: String) -> Result<String, Fault> {
         let spawn = Spawn {
             program: "sh".to_owned(),
             args: vec!["-c".to_owned(), text],
             env: self.env.clone(),
             cwd: None,
         };
-        let started = self.keeper.spawn(process, spawn, "/").await.map_err(|error| faults::shell(&error))?;
-        let said = tokio::time::timeout(PATIENCE, read(started)).await;
-        if let Err(error) = self.keeper.forget(process).await {
-            tracing::warn!(%error, "a checkpoint's process could not be let go");
-        }
-        said.map_err(|_| {
-            Fault::new(Code::TimedOut, format!("The checkpoint did not end within {PATIENCE:?}"))
-        })
+        let started = keeper.spawn(1, spawn, "/").await.map_err(|error| faults::shell(&error))?;
+        Ok(read(started).await)
     }
 }
 

@@ -92,8 +92,8 @@ impl Ground {
         grip: Option<&Grip>,
     ) -> Result<Self, Fault> {
         match (fixed.place, grip) {
-            (PlaceKind::Ssh | PlaceKind::Docker, Some(grip)) => {
-                Afar::new(fixed, spec, cwd, grip.keeper()).map(Self::Far)
+            (PlaceKind::Ssh | PlaceKind::Docker, Some(_)) => {
+                Afar::new(shared, fixed, spec, cwd).map(Self::Far)
             }
             (PlaceKind::Ssh | PlaceKind::Docker, None) => {
                 let text = "The shell's machine is not reached just now; run a command first, or try again";
