@@ -52,7 +52,7 @@ pub(super) type Doing = Pin<Box<dyn Future<Output = Result<Did, Fault>> + Send>>
 /// Everything that a checkpoint needs, looked up beforehand.
 pub(super) enum Ground {
     Near(Near),
-    Far(Afar),
+    Far(Box<Afar>),
 }
 
 /// Files on this machine.
@@ -93,7 +93,7 @@ impl Ground {
     ) -> Result<Self, Fault> {
         match (fixed.place, grip) {
             (PlaceKind::Ssh | PlaceKind::Docker, Some(_)) => {
-                Afar::new(shared, fixed, spec, cwd).map(Self::Far)
+                Afar::new(shared, fixed, spec, cwd).map(|afar| Self::Far(Box::new(afar)))
             }
             (PlaceKind::Ssh | PlaceKind::Docker, None) => {
                 let text = "The shell's machine is not reached just now; run a command first, or try again";
