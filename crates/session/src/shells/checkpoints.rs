@@ -51,7 +51,7 @@ pub(super) type Doing = Pin<Box<dyn Future<Output = Result<Did, Fault>> + Send>>
 
 /// Everything that a checkpoint needs, looked up beforehand.
 pub(super) enum Ground {
-    Near(Near),
+    Near(Box<Near>),
     Far(Box<Afar>),
 }
 
@@ -100,7 +100,7 @@ impl Ground {
                 Err(Fault::new(Code::NotRunning, text))
             }
             (PlaceKind::Sandbox | PlaceKind::Project | PlaceKind::Host, grip) => {
-                Near::new(shared, fixed, spec, grip).map(Self::Near)
+                Near::new(shared, fixed, spec, grip).map(|near| Self::Near(Box::new(near)))
             }
         }
     }
