@@ -161,14 +161,33 @@ impl Glass {
     }
 
     fn numbers(&self) -> Option<[i32; NUMBERS]> {
-        let pieces: Vec<(u64, usize)> = self.at[..NUMBERS].iter().map(|at| (*at, 4)).collect();
+        let mut bytes = Vec::new();
+        sys::read_memory(self.pid, &self.number_pieces(), &mut bytes).ok()?;
+        numbers(&bytes)
+    }
+
+    fn number_pieces(&self) -> [(u64, usize); NUMBERS] {
+        std::array::from_fn(|index| (self.at[index], 4))
+    }
+
+    /// Everything that decides about the next line and has an address of its own, in one reading.
+    fn table(&self) -> Option<Table> {
+        let traps = [END, DEBUG, ERROR, RETURN].map(|trap| (self.at[TRAPS] + trap * 8, 8));
+        let flags = self.flags.map(|at| (at, 4));
+        let mut pieces = self.number_pieces().to_vec();
+        pieces.extend(traps);
+        pieces.push((self.at[FUNCTIONS], 8));
+        pieces.extend(flags);
         let mut bytes = Vec::new();
         sys::read_memory(self.pid, &pieces, &mut bytes).ok()?;
-        let mut numbers = [0; NUMBERS];
-        for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(4)) {
-            *number = word(bytes, 0)?.cast_signed();
-        }
-        Some(numbers)
+        let rest = bytes.get(NUMBERS * 4..)?;
+        Some(Table {
+            numbers: numbers(&bytes)?,
+            end: long(rest, 0)?,
+            traps: [long(rest, 8)?, long(rest, 16)?, long(rest, 24)?],
+            functions: long(rest, 32)?,
+            enabled: [word(rest, 40)? & ENABLED != 0, word(rest, 44)? & ENABLED != 0],
+        })
     }
 
     /// Blocked in `read`, on the line and nothing else.
@@ -183,27 +202,24 @@ impl Glass {
 
     /// How to run the next file, or what is in the way.
     pub(crate) fn way(&self) -> Result<Way, Obstacle> {
-        let numbers = self.numbers().ok_or(Obstacle::Shadowed)?;
-        let [.., no_exec, restricted, _, _] = numbers;
+        let table = self.table().ok_or(Obstacle::Shadowed)?;
+        let [.., no_exec, restricted, _, _] = table.numbers;
         if no_exec != 0 {
             return Err(Obstacle::NoExec);
         }
         if restricted != 0 {
             return Err(Obstacle::Restricted);
         }
-        if [DEBUG, ERROR, RETURN].into_iter().any(|trap| self.trap(trap) != Some(0)) || !self.ends_as_fitted()
-        {
+        if table.traps != [0; 3] || !self.ends_as_fitted(table.end) {
             return Err(Obstacle::Trapped);
         }
-        let enabled = |flags: u64| {
-            self.read(flags, 4).and_then(|bytes| word(&bytes, 0)).is_some_and(|flags| flags & ENABLED != 0)
-        };
-        let free = |name: &str| self.function(name) == Some(false);
-        if enabled(self.flags[0]) && free(".") {
+        let free = |name: &str| table.functions == 0 || self.entry(table.functions, name) == Some(None);
+        let [dot, source] = table.enabled;
+        if dot && free(".") {
             Ok(Way::Dot)
-        } else if enabled(self.flags[1]) && free("source") {
+        } else if source && free("source") {
             Ok(Way::Source)
-        } else if enabled(self.flags[0]) && free("builtin") {
+        } else if dot && free("builtin") {
             Ok(Way::Builtin)
         } else {
             Err(Obstacle::Shadowed)
@@ -226,20 +242,10 @@ impl Glass {
         self.pointer(self.at[TRAPS] + number * 8)
     }
 
-    /// Whether the keeper's own trap for the shell's end is in its place; another could change the status.
-    fn ends_as_fitted(&self) -> bool {
+    /// Whether the trap for the shell's end is the keeper's own; another could change the status.
+    fn ends_as_fitted(&self, trap: u64) -> bool {
         let own = super::script::OWN_END;
-        let text = self.trap(END).filter(|at| *at != 0).and_then(|at| self.read(at, own.len()));
-        text.is_some_and(|text| text == own)
-    }
-
-    /// Whether there is a function of this name. None when that cannot be said.
-    fn function(&self, name: &str) -> Option<bool> {
-        let table = self.pointer(self.at[FUNCTIONS])?;
-        if table == 0 {
-            return Some(false);
-        }
-        self.entry(table, name).map(|entry| entry.is_some())
+        trap != 0 && self.read(trap, own.len()).is_some_and(|text| text == own)
     }
 
     /// A global variable's text.
@@ -268,8 +274,8 @@ impl Glass {
     /// What one of the shell's hash tables has under a name.
     fn entry(&self, table: u64, name: &str) -> Option<Option<u64>> {
         let head = self.read(table, 16)?;
-        let (buckets, count) = (long(&head, 0)?, word(&head, 8)?);
-        if buckets == 0 || count == 0 {
+        let (buckets, count, entries) = (long(&head, 0)?, word(&head, 8)?, word(&head, 12)?);
+        if buckets == 0 || count == 0 || entries == 0 {
             return Some(None);
         }
         let index = hash(name) & (count - 1);
@@ -308,6 +314,25 @@ impl Glass {
         bytes.truncate(end);
         Some(bytes)
     }
+}
+
+/// What decides about the next line, as it stood at one moment.
+struct Table {
+    numbers: [i32; NUMBERS],
+    /// Where the texts of traps are, zero where none is set: the one for the shell's end, and those that run at commands.
+    end: u64,
+    traps: [u64; 3],
+    functions: u64,
+    /// Whether `.` and `source` are.
+    enabled: [bool; 2],
+}
+
+fn numbers(bytes: &[u8]) -> Option<[i32; NUMBERS]> {
+    let mut numbers = [0; NUMBERS];
+    for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(4)) {
+        *number = word(bytes, 0)?.cast_signed();
+    }
+    Some(numbers)
 }
 
 /// Whether a process is blocked in `read` on what the kernel calls `line`.

@@ -43,11 +43,13 @@ const WAIT_FIRST: Duration = Duration::from_micros(40);
 const WAIT_LAST: Duration = Duration::from_millis(2);
 /// While a command's names are still there, how often it is looked at whether it has begun.
 const BEGUN: Duration = Duration::from_millis(5);
+/// While a shell says its state, how often room is made in the queue.
+const ROOM: Duration = Duration::from_millis(2);
 /// How often it is looked for somebody else who could read from a line.
 const HUSHES: usize = 8;
 const BELL: &[u8] = b"\n";
 /// Of what a shell says of itself, read at once.
-const DRAIN_BYTES: usize = 4096;
+const DRAIN_BYTES: usize = 16 * 1024;
 const SAVE_SCRIPT: &str = "save";
 const FAREWELL_SCRIPT: &str = "end";
 const STATE_QUEUE: &str = "state";
@@ -111,10 +113,24 @@ enum Bell {
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) command: u64,
-    script: String,
+    script: Script,
     stdin: Option<String>,
     stdout: String,
     stderr: String,
+}
+
+/// A command's text, as a file.
+#[derive(Debug)]
+pub(crate) struct Script {
+    name: String,
+    pipes: Pipes,
+}
+
+/// Whether a script says what the statuses of its last pipeline were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pipes {
+    Told,
+    Untold,
 }
 
 #[derive(Debug)]
@@ -152,8 +168,8 @@ pub(crate) enum Event {
         older: Vec<Kin>,
     },
     Unusable(Unusable),
-    /// A command that waited can be given now.
-    Due(Order),
+    /// Its state is saved. A command that waited for that can be given now.
+    Saved(Option<Order>),
 }
 
 impl Shell {
@@ -293,14 +309,21 @@ impl Shell {
         true
     }
 
-    /// Sends a line while nobody else can read it; the bell follows when the shell has it. Who was there before.
-    fn say(&mut self, line: &[u8], others: &dyn Fn() -> Vec<Kin>) -> Vec<Kin> {
+    /// Sends a line while nobody else can read it; the bell follows, at the latest when the shell has it. Who was there
+    /// before.
+    fn say(&mut self, mut line: Vec<u8>, others: &dyn Fn() -> Vec<Kin>) -> Vec<Kin> {
         let older = self.hush(others);
-        self.bell = Bell::Held;
+        self.bell = if older.is_empty() {
+            // Nobody else is there, so the bell can come right behind: one wake-up less.
+            line.extend(BELL);
+            Bell::Rung
+        } else {
+            Bell::Held
+        };
         if let Some(sight) = &mut self.glass {
             sight.renew();
         }
-        if send(&self.line, line).is_err() {
+        if send(&self.line, &line).is_err() {
             self.unfit = Some(Unfit::Deaf);
         }
         older
@@ -335,6 +358,7 @@ impl Shell {
             self.look = None;
             if !self.all_taken() {
                 self.note_begun(now);
+                self.make_room(now);
                 return None;
             }
             if self.line_taken() {
@@ -358,7 +382,7 @@ impl Shell {
             Phase::Saving { until } if now >= *until => {
                 self.unfit = Some(Unfit::Stuck);
                 self.phase = Phase::Idle;
-                self.waiting.take().map(Event::Due)
+                Some(Event::Saved(self.waiting.take()))
             }
             _ => None,
         }
@@ -377,6 +401,14 @@ impl Shell {
             }
         } else {
             self.look = Some(Wait { at: now + BEGUN, next: BEGUN });
+        }
+    }
+
+    /// A state that is larger than its queue would wait in it.
+    fn make_room(&mut self, now: Instant) {
+        if self.saves() {
+            self.drain();
+            self.look = Some(Wait { at: now + ROOM, next: ROOM });
         }
     }
 
@@ -402,14 +434,14 @@ impl Shell {
                     running.order.forget(site);
                 }
                 self.note_cwd();
-                let pipes = self.glass.as_ref().and_then(|glass| glass.variable(script::PIPES));
-                self.pipes = pipes.unwrap_or_default();
+                let glass = self.glass.as_ref().filter(|_| running.order.script.pipes == Pipes::Told);
+                self.pipes = glass.and_then(|glass| glass.variable(script::PIPES)).unwrap_or_default();
                 let (command, since, older) = (running.order.command, running.since, running.older);
                 Some(Event::Returned { code, command, since, older })
             }
             Phase::Saving { .. } => {
-                self.unfit = self.unfit.or_else(|| self.obstacle());
-                self.waiting.take().map(Event::Due)
+                self.drain();
+                Some(Event::Saved(self.waiting.take()))
             }
             other @ (Phase::Waking { .. } | Phase::Idle | Phase::Dead) => {
                 self.phase = other;
@@ -528,6 +560,7 @@ impl Shell {
         let queue = site.path(STATE_QUEUE);
         site.write(SAVE_SCRIPT, &script::save(&queue, &site.path(FAREWELL_SCRIPT)))?;
         site.write(FAREWELL_SCRIPT, &script::farewell(&queue))?;
+        site.put_by()?;
         self.saved = Some(site.queue(STATE_QUEUE, site::Side::Both)?);
         self.site = Some(site);
         Ok(())
@@ -556,47 +589,80 @@ impl Shell {
         }
     }
 
-    /// Takes a part of a command's text. The name of the file, once it is whole.
+    /// Takes a part of a command's text. The file, once it is whole.
     pub(crate) fn take_text(
         &mut self,
         command: u64,
         bytes: &[u8],
         last: bool,
         limit: usize,
-    ) -> Result<Option<String>, Errno> {
+    ) -> Result<Option<Script>, Errno> {
         let site = self.site.as_ref().ok_or(Errno::NOENT)?;
-        if self.arriving.as_ref().is_none_or(|arriving| arriving.command != command) {
-            if let Some(old) = self.arriving.take() {
-                site.remove(&old.name);
-            }
+        let first = self.arriving.as_ref().is_none_or(|arriving| arriving.command != command);
+        if first && let Some(old) = self.arriving.take() {
+            site.remove(&old.name);
+        }
+        let before = match &self.glass {
+            _ if !first => Vec::new(),
+            Some(Sight::Told(plain)) => plain::prologue(bytes, plain.code),
+            Some(Sight::Seen(_)) | None => script::prologue(bytes, &self.pipes),
+        };
+        if first && last {
+            return Ok(Some(self.write_text(&[&before, bytes].concat(), bytes, limit)?));
+        }
+        if first {
             let name = site::fresh()?;
             let file = site.file(&name)?;
-            let before = match &self.glass {
-                Some(Sight::Told(plain)) => plain::prologue(bytes, plain.code),
-                Some(Sight::Seen(_)) | None => script::prologue(bytes, &self.pipes),
-            };
-            site::write_all(file.as_fd(), &before)?;
             self.arriving = Some(Arriving { command, name, file, length: 0 });
         }
         let Some(arriving) = &mut self.arriving else { return Ok(None) };
         arriving.length += bytes.len();
-        if arriving.length > limit {
+        let fits = if arriving.length > limit { Err(Errno::FBIG) } else { Ok(()) };
+        let file = arriving.file.as_fd();
+        if let Err(error) =
+            fits.and_then(|()| site::write_all(file, &before)).and_then(|()| site::write_all(file, bytes))
+        {
             site.remove(&arriving.name);
             self.arriving = None;
+            return Err(error);
+        }
+        let whole = if last { self.arriving.take() } else { None };
+        Ok(whole.map(|arriving| Script { name: arriving.name, pipes: Pipes::Untold }))
+    }
+
+    /// A text that came in one piece.
+    fn write_text(&self, whole: &[u8], text: &[u8], limit: usize) -> Result<Script, Errno> {
+        let site = self.site.as_ref().ok_or(Errno::NOENT)?;
+        if text.len() > limit {
             return Err(Errno::FBIG);
         }
-        site::write_all(arriving.file.as_fd(), bytes)?;
-        if last && arriving.length == bytes.len() && self.glass.as_ref().is_some_and(Sight::quiet) {
-            site::write_all(arriving.file.as_fd(), &script::epilogue(bytes))?;
+        let mut whole = std::borrow::Cow::Borrowed(whole);
+        let mut pipes = Pipes::Untold;
+        let after = script::epilogue(text);
+        if !after.is_empty() && self.glass.as_ref().is_some_and(Sight::quiet) {
+            whole.to_mut().extend(after);
+            pipes = Pipes::Told;
         }
-        Ok(if last { self.arriving.take().map(|arriving| arriving.name) } else { None })
+        let name = site::fresh()?;
+        match site.write(&name, &whole) {
+            Ok(()) => Ok(Script { name, pipes }),
+            // A command may be what makes room.
+            Err(Errno::NOSPC | Errno::DQUOT) => {
+                site.remove(&name);
+                site.write_spare(&whole).map(|name| Script { name, pipes })
+            }
+            Err(error) => {
+                site.remove(&name);
+                Err(error)
+            }
+        }
     }
 
     /// Makes a command's streams.
     pub(crate) fn prepare(
         &mut self,
         command: u64,
-        script: String,
+        script: Script,
         stdin: CommandInput,
     ) -> Result<(Order, Streams), Errno> {
         let site = self.site.as_ref().ok_or(Errno::NOENT)?;
@@ -615,6 +681,11 @@ impl Shell {
         self.ended = None;
         let order = Order { command, script, stdin, stdout, stderr };
         Ok((order, Streams { stdin: input, stdout: out, stderr: err }))
+    }
+
+    /// Whether it says its state: line by line, of which nobody needs to hear before it is done.
+    pub(crate) fn saves(&self) -> bool {
+        matches!((&self.phase, &self.glass), (Phase::Saving { .. }, Some(Sight::Seen(_))))
     }
 
     /// Whether a command can be given at once.
@@ -645,9 +716,9 @@ impl Shell {
         };
         let stdin = order.stdin.as_ref().map_or_else(|| b"/dev/null".to_vec(), |name| site.path(name));
         let (script, out, err) =
-            (site.path(&order.script), site.path(&order.stdout), site.path(&order.stderr));
+            (site.path(&order.script.name), site.path(&order.stdout), site.path(&order.stderr));
         let line = script::run(way, &script, &stdin, &out, &err);
-        let older = self.say(&line, others);
+        let older = self.say(line, others);
         self.phase = Phase::Running(Running { order, begun: false, since: now, older });
         self.look = Some(Wait { at: now + BEGUN, next: BEGUN });
         Ok(())
@@ -675,7 +746,8 @@ impl Shell {
             plain.code = code;
         }
         self.phase = Phase::Saving { until: now + SAVE };
-        self.say(&line, others);
+        self.look = Some(Wait { at: now + ROOM, next: ROOM });
+        self.say(line, others);
     }
 
     /// The process ended. The end of the command that it was running, if any.
@@ -701,7 +773,7 @@ impl Shell {
 
 impl Order {
     fn forget(&self, site: &Site) {
-        for name in [Some(&self.script), Some(&self.stdout), Some(&self.stderr), self.stdin.as_ref()] {
+        for name in [Some(&self.script.name), Some(&self.stdout), Some(&self.stderr), self.stdin.as_ref()] {
             name.into_iter().for_each(|name| site.remove(name));
         }
     }

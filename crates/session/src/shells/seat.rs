@@ -9,7 +9,7 @@ use crate::{Shared, faults, policy::walls, quota::Slot, spec::internal};
 use journal::NewSession;
 use occupant::{
     Redactor,
-    shell::{ARGS, PROGRAM, fit_env, site_prefix},
+    shell::{ARGS, PROGRAM, fit_env, site_prefixes},
     text::Secrets,
 };
 use place::{
@@ -136,9 +136,14 @@ pub(super) fn secrets(shared: &Shared, fixed: &NewSession, spec: &ShellSpec, mem
         }
         (Target::Local, Walls::None, None) => None,
     };
-    let site = site.map(|folder| site_prefix(&folder.to_string_lossy()));
+    let sites = site.map(|folder| site_prefixes(&folder.to_string_lossy()));
     let (given, options) = (Redactor::new(spec.secrets()), &shared.options.shells);
-    Secrets::with_patterns(&given, options.shapes, &options.patterns, site.as_deref())
+    Secrets::with_patterns(
+        &given,
+        options.shapes,
+        &options.patterns,
+        sites.as_ref().map_or(&[], <[_; 2]>::as_slice),
+    )
 }
 
 /// Sets out; the task hears when it is there.
