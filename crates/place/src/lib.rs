@@ -133,14 +133,15 @@ impl Place {
         self.rooms.take_up(id, tie, None).await
     }
 
-    /// Starts a shell in the workspace's room, as [`Self::spawn`] does a process.
+    /// Starts a shell in the workspace's room, as [`Self::spawn`] does a process; in the state that one had before it.
     pub async fn start_shell(
         &self,
         id: &str,
         spawn: Spawn,
         terms: Terms,
+        before: Option<keeper::SavedState>,
     ) -> Result<StartedShell, SpawnError> {
-        self.rooms.start_shell(id, spawn, terms).await
+        self.rooms.start_shell(id, spawn, terms, before).await
     }
 
     pub async fn take_up_shell(&self, id: &str, tie: &Tie) -> Result<FoundShell, PlaceError> {

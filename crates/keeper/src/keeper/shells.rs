@@ -13,7 +13,7 @@ use crate::{
     shell::{self, Depth, Event, Order, Owner, Shell, Site, Streams},
     tree::{self, Kin, Of},
     wire::{
-        COMMAND_BYTES, Channel, CommandInput, Ended, Exit, Flow, How, LEFT, Notice, Part, Refusal,
+        COMMAND_BYTES, Channel, CommandInput, Ended, Exit, Flow, How, LEFT, Manner, Notice, Part, Refusal,
         ShellState, Spawn, Unusable, Whom, command_stream,
     },
 };
@@ -36,6 +36,9 @@ const LATE_REST: Duration = Duration::from_millis(10);
 /// Streams that ended commands' processes still write to; beyond it the oldest are closed.
 const LATE: usize = 256;
 
+/// How the shell was known that said a state, and the state.
+pub(super) type Remembered = (Manner, Vec<u8>);
+
 /// Requests.
 impl Keeper {
     pub(super) fn start_shell(&mut self, tag: u32, mut spawn: Spawn) {
@@ -56,9 +59,28 @@ impl Keeper {
         let cwd = spawn.cwd.0.clone();
         let line = self.start_process(tag, spawn)?;
         if let (Some(line), Some(process)) = (line, self.processes.last_mut()) {
-            process.shell = Some(Box::new(Shell::new(line, &cwd)));
+            let remembered = self.remembered.take().filter(|(meant, _)| *meant == process.id);
+            process.shell = Some(Box::new(Shell::new(line, &cwd, remembered.map(|(_, state)| state))));
         }
         Ok(())
+    }
+
+    pub(super) fn remember(&mut self, process: u64, manner: Manner, state: Vec<u8>) -> Answer {
+        if state.len() > shell::STATE_BYTES {
+            return refuse(Refusal::BadRequest, "the state is too large");
+        }
+        self.remembered = Some((process, (manner, state)));
+        Ok(())
+    }
+
+    pub(super) fn saved_state(&mut self, process: u64) -> Result<(Manner, Blob), (Refusal, String)> {
+        match &mut self.known(process)?.shell {
+            Some(shell) => {
+                shell.drain();
+                Ok((shell.manner(), Blob(shell.saved_state().to_vec())))
+            }
+            None => refuse(Refusal::NoProcess, format!("process {process} is no shell")),
+        }
     }
 
     /// In the place of a shell that ended, where it was last, unless another place is named.

@@ -16,6 +16,7 @@ mod site;
 mod symbols;
 
 pub(crate) use glass::Depth;
+pub(crate) use script::STATE_BYTES;
 use glass::{Glass, Look, Obstacle};
 use plain::{Next, Plain, Sight};
 pub(crate) use site::{Owner, Site};
@@ -63,6 +64,8 @@ pub(crate) struct Shell {
     /// The queue that states come by.
     pub(crate) saved: Option<OwnedFd>,
     state: script::State,
+    /// How the shell was known whose state that is, where it was another keeper's.
+    told_as: Option<Manner>,
     phase: Phase,
     /// Taken, and given to the shell as soon as it is idle.
     waiting: Option<Order>,
@@ -173,14 +176,17 @@ pub(crate) enum Event {
 }
 
 impl Shell {
-    pub(crate) fn new(line: OwnedFd, cwd: &[u8]) -> Self {
+    /// `before` is the state of a shell of another time, and how that was known.
+    pub(crate) fn new(line: OwnedFd, cwd: &[u8], before: Option<(Manner, Vec<u8>)>) -> Self {
+        let (told_as, whole) = before.map_or((None, Vec::new()), |(manner, state)| (Some(manner), state));
         Self {
             line,
             pid: None,
             glass: None,
             site: None,
             saved: None,
-            state: script::State::default(),
+            state: script::State::of(whole),
+            told_as,
             phase: Phase::Dead,
             waiting: None,
             arriving: None,
@@ -513,6 +519,11 @@ impl Shell {
         }
     }
 
+    /// The last state that was said whole.
+    pub(crate) fn saved_state(&self) -> &[u8] {
+        &self.state.whole
+    }
+
     pub(crate) fn manner(&self) -> Manner {
         self.glass.as_ref().map_or(Manner::Seen, Sight::manner)
     }
@@ -523,6 +534,10 @@ impl Shell {
     }
 
     fn fit(&mut self, now: Instant) -> Result<(), Errno> {
+        if self.told_as.take().is_some_and(|manner| manner != self.manner()) {
+            // What one kind of shell says of itself, another would stumble over.
+            self.state.whole = Vec::new();
+        }
         let site = self.site.as_ref().ok_or(Errno::NOENT)?;
         let name = site::fresh()?;
         let (text, way) = match &self.glass {

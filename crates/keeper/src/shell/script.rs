@@ -165,6 +165,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// One that was said before.
+    pub(crate) fn of(whole: Vec<u8>) -> Self {
+        Self { arriving: Vec::new(), whole }
+    }
+
     pub(crate) fn take(&mut self, bytes: &[u8]) {
         if self.arriving.len() + bytes.len() > STATE_BYTES {
             // The rest finds no beginning, and is dropped too.
