@@ -92,7 +92,7 @@ impl Sessions {
         let state = task::first_state(parent.state.model.clone(), name, now);
         let writer = shared.journal.begin_fork(fixed.clone(), from).await.map_err(faults::read)?;
         let (reply, answer) = tokio::sync::oneshot::channel();
-        let inbox = shared.live.open(id);
+        let inbox = shared.live.open(id, &caller.tenant);
         let mut task = Task::begin_fork(Arc::clone(shared), writer, fixed, state, memo, inbox);
         let told = files.told.map(|text| Notice { level: Level::Info, text });
         task.create(Actor::Key(caller.key), spec, slot, told, Answered::AtOnce(reply));

@@ -1,10 +1,10 @@
 //! The live sessions: one task each, found by id. A command for a session without a task wakes one.
 //!
-//! The map holds mailboxes and nothing of the sessions' insides. A task that has nothing left to do takes
+//! The map holds mailboxes, whose they are, and nothing of the sessions' insides. A task that has nothing left to do takes
 //! itself out under the lock; a command that crossed its way is handed to the next task, never lost.
 
 use crate::{Shared, task};
-use protocol::{Code, Fault, SessionId};
+use protocol::{Code, Fault, SessionId, SessionRef, Tenant};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,12 +17,19 @@ pub(crate) type Inbox = mpsc::Receiver<task::Command>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Live {
-    tasks: Mutex<HashMap<SessionId, Mailbox>>,
+    tasks: Mutex<HashMap<SessionId, Entry>>,
     emptied: Notify,
 }
 
+#[derive(Debug)]
+struct Entry {
+    mailbox: Mailbox,
+    /// None until a stored session's row was read.
+    tenant: Option<Tenant>,
+}
+
 impl Live {
-    fn tasks(&self) -> MutexGuard<'_, HashMap<SessionId, Mailbox>> {
+    fn tasks(&self) -> MutexGuard<'_, HashMap<SessionId, Entry>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -35,7 +42,7 @@ impl Live {
     }
 
     pub(crate) fn mailboxes(&self) -> Vec<Mailbox> {
-        self.tasks().values().cloned().collect()
+        self.tasks().values().map(|entry| entry.mailbox.clone()).collect()
     }
 
     /// Waits until no session has a task.
@@ -50,10 +57,25 @@ impl Live {
     }
 
     /// A mailbox for a session that is being made.
-    pub(crate) fn open(&self, id: SessionId) -> Inbox {
+    pub(crate) fn open(&self, id: SessionId, tenant: &Tenant) -> Inbox {
         let (mailbox, inbox) = mpsc::channel(protocol::limits::MAILBOX);
-        self.tasks().insert(id, mailbox);
+        self.tasks().insert(id, Entry { mailbox, tenant: Some(tenant.clone()) });
         inbox
+    }
+
+    /// Whose a session is, now that its task knows.
+    pub(crate) fn belongs(&self, id: SessionId, tenant: &Tenant) {
+        if let Some(entry) = self.tasks().get_mut(&id) {
+            entry.tenant = Some(tenant.clone());
+        }
+    }
+
+    /// The session, if it has a task, is named by its id and is the tenant's. Anything else has to be looked up.
+    pub(crate) fn find(&self, tenant: &Tenant, session: &SessionRef) -> Option<SessionId> {
+        let SessionRef::Id(id) = session else { return None };
+        let tasks = self.tasks();
+        let entry = tasks.get(id).filter(|entry| !entry.mailbox.is_closed())?;
+        (entry.tenant.as_ref() == Some(tenant)).then_some(*id)
     }
 
     /// Takes a task out, unless a command is waiting for it.
@@ -78,7 +100,7 @@ impl Live {
     /// Takes out what a broken task left; the mailbox of a later task stays.
     pub(crate) fn forget_closed(&self, id: SessionId) {
         let mut tasks = self.tasks();
-        if tasks.get(&id).is_some_and(Mailbox::is_closed) {
+        if tasks.get(&id).is_some_and(|entry| entry.mailbox.is_closed()) {
             tasks.remove(&id);
         }
         drop(tasks);
@@ -138,15 +160,38 @@ impl Shared {
     /// The mailbox of the session's task, which is started when there is none.
     pub(crate) fn mailbox(self: &Arc<Self>, id: SessionId) -> Mailbox {
         let mut tasks = self.live.tasks();
-        if let Some(mailbox) = tasks.get(&id)
+        if let Some(Entry { mailbox, .. }) = tasks.get(&id)
             && !mailbox.is_closed()
         {
             return mailbox.clone();
         }
         let (mailbox, inbox) = mpsc::channel(protocol::limits::MAILBOX);
-        tasks.insert(id, mailbox.clone());
+        tasks.insert(id, Entry { mailbox: mailbox.clone(), tenant: None });
         drop(tasks);
         task::spawn_stored(Arc::clone(self), id, inbox);
         mailbox
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_live_session_is_found_by_its_own_tenant_only() {
+        let live = Live::default();
+        let (ours, theirs) = (Tenant::default_tenant(), Tenant::new("other").unwrap());
+        let id = SessionId::new();
+        let named = SessionRef::Id(id);
+        assert_eq!(live.find(&ours, &named), None, "it has no task");
+        let inbox = live.open(id, &ours);
+        assert_eq!(live.find(&ours, &named), Some(id));
+        assert_eq!(live.find(&theirs, &named), None);
+        assert_eq!(live.find(&ours, &"1_local".parse().unwrap()), None, "an alias is looked up");
+        live.belongs(id, &theirs);
+        assert_eq!(live.find(&ours, &named), None);
+        live.belongs(id, &ours);
+        drop(inbox);
+        assert_eq!(live.find(&ours, &named), None, "its task has gone");
     }
 }
