@@ -210,11 +210,14 @@ impl Sessions {
         });
         let state = task::first_state(request.model, request.name, now);
         let (reply, answer) = tokio::sync::oneshot::channel();
-        let inbox = shared.live.open(id, &caller.tenant);
+        let (inbox, card) = (shared.live.open(id), live::Card::of(&fixed));
         let mut task = Task::begin(Arc::clone(shared), fixed, state, config, inbox);
         task.create(Actor::Key(caller.key), spec, slot, None, Answered::WhenReady(reply));
         task::spawn_new(task, id);
-        answer.await.unwrap_or_else(|_| Err(internal("a new session's task ended without an answer")))
+        let ended = || Err(internal("a new session's task ended without an answer"));
+        let created = answer.await.unwrap_or_else(|_| ended())?;
+        shared.live.introduce(id, card);
+        Ok(created)
     }
 
     /// The id of the sandbox with this key, made when there is none; its first session fills it.
@@ -320,9 +323,9 @@ impl Sessions {
         message: SendMessage,
     ) -> Result<Sent, Fault> {
         let prompt = Box::new(check_prompt(message)?);
-        let live = self.shared.live.find(&caller.tenant, session);
-        let id = match live.filter(|_| self.shared.slots.short(&caller.tenant).is_none()) {
-            Some(id) => {
+        let known = self.shared.live.known(&caller.tenant, session);
+        let id = match known.filter(|_| self.shared.slots.short(&caller.tenant).is_none()) {
+            Some((id, _)) => {
                 self.admit_work(&caller.tenant, NewWork::Prompt).await?;
                 id
             }
@@ -476,15 +479,21 @@ impl Sessions {
         session: &SessionRef,
         command: impl FnOnce(live::Reply<T>) -> Command,
     ) -> Result<T, Fault> {
-        let id = self.id(caller, session).await?;
+        let (id, _) = self.identify(caller, session).await?;
         self.shared.call(id, command).await
     }
 
-    async fn id(&self, caller: &Caller, session: &SessionRef) -> Result<SessionId, Fault> {
-        match self.shared.live.find(&caller.tenant, session) {
-            Some(id) => Ok(id),
-            None => Ok(self.row(caller, session).await?.fixed.id),
+    /// Which session is meant; only one that is at rest has to be looked up on disk.
+    async fn identify(
+        &self,
+        caller: &Caller,
+        session: &SessionRef,
+    ) -> Result<(SessionId, SessionKind), Fault> {
+        if let Some(known) = self.shared.live.known(&caller.tenant, session) {
+            return Ok(known);
         }
+        let row = self.row(caller, session).await?;
+        Ok((row.fixed.id, row.fixed.kind))
     }
 
     /// Is there room for more, on the disk and in the tenant's quota?

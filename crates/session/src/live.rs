@@ -1,10 +1,11 @@
 //! The live sessions: one task each, found by id. A command for a session without a task wakes one.
 //!
-//! The map holds mailboxes, whose they are, and nothing of the sessions' insides. A task that has nothing left to do takes
+//! The map holds mailboxes and nothing of the sessions' insides. A task that has nothing left to do takes
 //! itself out under the lock; a command that crossed its way is handed to the next task, never lost.
 
 use crate::{Shared, task};
-use protocol::{Code, Fault, SessionId, SessionRef, Tenant};
+use journal::NewSession;
+use protocol::{Alias, Code, Fault, SessionId, SessionKind, SessionRef, Tenant};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,20 +18,70 @@ pub(crate) type Inbox = mpsc::Receiver<task::Command>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Live {
-    tasks: Mutex<HashMap<SessionId, Entry>>,
+    tasks: Mutex<HashMap<SessionId, Mailbox>>,
+    cards: Mutex<Cards>,
     emptied: Notify,
 }
 
+/// Who the live sessions are, so that a call for one of them need not look that up on disk.
+#[derive(Debug, Default)]
+struct Cards {
+    by_id: HashMap<SessionId, Card>,
+    by_name: HashMap<(Tenant, Alias), SessionId>,
+}
+
 #[derive(Debug)]
-struct Entry {
-    mailbox: Mailbox,
-    /// None until a stored session's row was read.
-    tenant: Option<Tenant>,
+pub(crate) struct Card {
+    tenant: Tenant,
+    alias: Option<Alias>,
+    kind: SessionKind,
+}
+
+impl Card {
+    pub(crate) fn of(fixed: &NewSession) -> Self {
+        Self { tenant: fixed.tenant.clone(), alias: fixed.alias.clone(), kind: fixed.kind }
+    }
+}
+
+impl Cards {
+    fn remove(&mut self, id: SessionId) {
+        if let Some(Card { tenant, alias: Some(alias), .. }) = self.by_id.remove(&id) {
+            self.by_name.remove(&(tenant, alias));
+        }
+    }
 }
 
 impl Live {
-    fn tasks(&self) -> MutexGuard<'_, HashMap<SessionId, Entry>> {
+    fn tasks(&self) -> MutexGuard<'_, HashMap<SessionId, Mailbox>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cards(&self) -> MutexGuard<'_, Cards> {
+        self.cards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a session known that has a task and whose birth is on disk.
+    pub(crate) fn introduce(&self, id: SessionId, card: Card) {
+        // Taken first, as where a task leaves: one that is gone already is not introduced.
+        let tasks = self.tasks();
+        if tasks.contains_key(&id) {
+            let mut cards = self.cards();
+            if let Some(alias) = &card.alias {
+                cards.by_name.insert((card.tenant.clone(), alias.clone()), id);
+            }
+            cards.by_id.insert(id, card);
+        }
+    }
+
+    /// The tenant's live session of this name. None says nothing: it may be at rest.
+    pub(crate) fn known(&self, tenant: &Tenant, session: &SessionRef) -> Option<(SessionId, SessionKind)> {
+        let cards = self.cards();
+        let id = match session {
+            SessionRef::Id(id) => *id,
+            SessionRef::Alias(alias) => *cards.by_name.get(&(tenant.clone(), alias.clone()))?,
+        };
+        let card = cards.by_id.get(&id).filter(|card| card.tenant == *tenant)?;
+        Some((id, card.kind))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -42,7 +93,7 @@ impl Live {
     }
 
     pub(crate) fn mailboxes(&self) -> Vec<Mailbox> {
-        self.tasks().values().map(|entry| entry.mailbox.clone()).collect()
+        self.tasks().values().cloned().collect()
     }
 
     /// Waits until no session has a task.
@@ -57,25 +108,10 @@ impl Live {
     }
 
     /// A mailbox for a session that is being made.
-    pub(crate) fn open(&self, id: SessionId, tenant: &Tenant) -> Inbox {
+    pub(crate) fn open(&self, id: SessionId) -> Inbox {
         let (mailbox, inbox) = mpsc::channel(protocol::limits::MAILBOX);
-        self.tasks().insert(id, Entry { mailbox, tenant: Some(tenant.clone()) });
+        self.tasks().insert(id, mailbox);
         inbox
-    }
-
-    /// Whose a session is, now that its task knows.
-    pub(crate) fn belongs(&self, id: SessionId, tenant: &Tenant) {
-        if let Some(entry) = self.tasks().get_mut(&id) {
-            entry.tenant = Some(tenant.clone());
-        }
-    }
-
-    /// The session, if it has a task, is named by its id and is the tenant's. Anything else has to be looked up.
-    pub(crate) fn find(&self, tenant: &Tenant, session: &SessionRef) -> Option<SessionId> {
-        let SessionRef::Id(id) = session else { return None };
-        let tasks = self.tasks();
-        let entry = tasks.get(id).filter(|entry| !entry.mailbox.is_closed())?;
-        (entry.tenant.as_ref() == Some(tenant)).then_some(*id)
     }
 
     /// Takes a task out, unless a command is waiting for it.
@@ -85,6 +121,7 @@ impl Live {
             return false;
         }
         tasks.remove(&id);
+        self.cards().remove(id);
         inbox.close();
         drop(tasks);
         self.emptied.notify_waiters();
@@ -93,15 +130,19 @@ impl Live {
 
     /// Takes a task out that gives up: it lost its lease, or could not be loaded.
     pub(crate) fn forget(&self, id: SessionId) {
-        self.tasks().remove(&id);
+        let mut tasks = self.tasks();
+        tasks.remove(&id);
+        self.cards().remove(id);
+        drop(tasks);
         self.emptied.notify_waiters();
     }
 
     /// Takes out what a broken task left; the mailbox of a later task stays.
     pub(crate) fn forget_closed(&self, id: SessionId) {
         let mut tasks = self.tasks();
-        if tasks.get(&id).is_some_and(|entry| entry.mailbox.is_closed()) {
+        if tasks.get(&id).is_some_and(Mailbox::is_closed) {
             tasks.remove(&id);
+            self.cards().remove(id);
         }
         drop(tasks);
         self.emptied.notify_waiters();
@@ -160,13 +201,13 @@ impl Shared {
     /// The mailbox of the session's task, which is started when there is none.
     pub(crate) fn mailbox(self: &Arc<Self>, id: SessionId) -> Mailbox {
         let mut tasks = self.live.tasks();
-        if let Some(Entry { mailbox, .. }) = tasks.get(&id)
+        if let Some(mailbox) = tasks.get(&id)
             && !mailbox.is_closed()
         {
             return mailbox.clone();
         }
         let (mailbox, inbox) = mpsc::channel(protocol::limits::MAILBOX);
-        tasks.insert(id, Entry { mailbox: mailbox.clone(), tenant: None });
+        tasks.insert(id, mailbox.clone());
         drop(tasks);
         task::spawn_stored(Arc::clone(self), id, inbox);
         mailbox
@@ -178,20 +219,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_live_session_is_found_by_its_own_tenant_only() {
+    fn a_live_session_is_known_to_its_own_tenant_only() {
         let live = Live::default();
         let (ours, theirs) = (Tenant::default_tenant(), Tenant::new("other").unwrap());
-        let id = SessionId::new();
-        let named = SessionRef::Id(id);
-        assert_eq!(live.find(&ours, &named), None, "it has no task");
-        let inbox = live.open(id, &ours);
-        assert_eq!(live.find(&ours, &named), Some(id));
-        assert_eq!(live.find(&theirs, &named), None);
-        assert_eq!(live.find(&ours, &"1_local".parse().unwrap()), None, "an alias is looked up");
-        live.belongs(id, &theirs);
-        assert_eq!(live.find(&ours, &named), None);
-        live.belongs(id, &ours);
-        drop(inbox);
-        assert_eq!(live.find(&ours, &named), None, "its task has gone");
+        let (id, kind) = (SessionId::new(), SessionKind::Shell);
+        let alias: Alias = Alias::new("1_local").unwrap();
+        let names = [SessionRef::Id(id), SessionRef::Alias(alias.clone())];
+        let card = || Card { tenant: ours.clone(), alias: Some(alias.clone()), kind };
+        let known = |tenant| names.each_ref().map(|name| live.known(tenant, name));
+        live.introduce(id, card());
+        assert_eq!(known(&ours), [None; 2], "it has no task");
+        let mut inbox = live.open(id);
+        assert_eq!(known(&ours), [None; 2], "its birth may not be on disk");
+        live.introduce(id, card());
+        assert_eq!(known(&ours), [Some((id, kind)); 2]);
+        assert_eq!(known(&theirs), [None; 2]);
+        assert!(live.leave(id, &mut inbox));
+        assert_eq!(known(&ours), [None; 2], "its task has gone");
     }
 }

@@ -129,7 +129,7 @@ impl Sessions {
         };
         let state = agents::first_state(None, None, now);
         let writer = shared.journal.begin(fixed.clone());
-        let inbox = shared.live.open(id, &caller.tenant);
+        let inbox = shared.live.open(id);
         let pen = Pen::new(Arc::clone(shared), writer, fixed, state, 1, None);
         let (reply, answer) = oneshot::channel();
         let mut task = ShellTask::assemble(pen, inbox, spec, ShellMemo::default());

@@ -208,33 +208,31 @@ impl Task {
             Ok(seq) => seq,
             Err(why) => return self.lose(&why),
         };
-        // The occupant first: it has work to do, while a caller is only told.
-        let mut answers = Vec::new();
         while let Some((seq, _)) = self.pending.front()
             && *seq <= upto
         {
-            match self.pending.pop_front() {
-                Some((_, Pend::Answer(answer))) => answers.push(answer),
-                Some((_, Pend::Send(number, bytes))) => self.send(number, bytes),
-                Some((_, Pend::Forget(offset))) => self.forget(offset),
-                None => break,
+            if let Some((_, pend)) = self.pending.pop_front() {
+                self.let_out(pend);
             }
         }
-        answers.into_iter().for_each(Answer::give);
     }
 
-    fn send(&self, number: Seq, bytes: Bytes) {
-        if let super::Occupied::Live(live) = &self.occupied
-            && let Err(error) = live.process.stdin.send(number, bytes)
-        {
-            tracing::warn!(session = %self.fixed.id, %error, "the agent takes no input; it is killed");
-            live.process.handle.kill();
-        }
-    }
-
-    fn forget(&self, offset: u64) {
-        if let super::Occupied::Live(live) = &self.occupied {
-            live.process.stdout.ack(offset);
+    fn let_out(&mut self, pend: Pend) {
+        match pend {
+            Pend::Answer(answer) => answer.give(),
+            Pend::Send(number, bytes) => {
+                if let super::Occupied::Live(live) = &self.occupied
+                    && let Err(error) = live.process.stdin.send(number, bytes)
+                {
+                    tracing::warn!(session = %self.fixed.id, %error, "the agent takes no input; it is killed");
+                    live.process.handle.kill();
+                }
+            }
+            Pend::Forget(offset) => {
+                if let super::Occupied::Live(live) = &self.occupied {
+                    live.process.stdout.ack(offset);
+                }
+            }
         }
     }
 }
