@@ -21,6 +21,7 @@ mod tests;
 mod usage;
 mod workspaces;
 
+pub use ::keeper::OUTPUT_BYTES as SPOOL_BYTES;
 pub use copy::tree as copy_tree;
 pub use error::{PlaceError, SpawnError, StdinError};
 pub use owner::Owner;

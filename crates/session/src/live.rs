@@ -213,3 +213,28 @@ impl Shared {
         mailbox
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_live_session_is_known_to_its_own_tenant_only() {
+        let live = Live::default();
+        let (ours, theirs) = (Tenant::default_tenant(), Tenant::new("other").unwrap());
+        let (id, kind) = (SessionId::new(), SessionKind::Shell);
+        let alias: Alias = Alias::new("1_local").unwrap();
+        let names = [SessionRef::Id(id), SessionRef::Alias(alias.clone())];
+        let card = || Card { tenant: ours.clone(), alias: Some(alias.clone()), kind };
+        let known = |tenant| names.each_ref().map(|name| live.known(tenant, name));
+        live.introduce(id, card());
+        assert_eq!(known(&ours), [None; 2], "it has no task");
+        let mut inbox = live.open(id);
+        assert_eq!(known(&ours), [None; 2], "its birth may not be on disk");
+        live.introduce(id, card());
+        assert_eq!(known(&ours), [Some((id, kind)); 2]);
+        assert_eq!(known(&theirs), [None; 2]);
+        assert!(live.leave(id, &mut inbox));
+        assert_eq!(known(&ours), [None; 2], "its task has gone");
+    }
+}
