@@ -81,6 +81,10 @@ impl ShellTask {
                 let _ = reply.send(answer);
             }
             ShellCommand::Poll { command, wait, plan, reply } => self.on_poll(command, wait, plan, reply),
+            ShellCommand::Remark { text, reply } => {
+                self.pen.record(Actor::System, Notice { level: Level::Warning, text });
+                self.pen.answer(reply, Ok(()));
+            }
             ShellCommand::Look { reply } => {
                 let cwd = self.machine.as_ref().map(shell::Shell::cwd).or_else(|| self.memo.cwd.clone());
                 let running = self.machine.as_ref().and_then(shell::Shell::running);
@@ -107,8 +111,15 @@ impl ShellTask {
     pub(super) fn start_exec(&mut self, order: Order, hint: Option<String>, reply: Reply<Execution>) {
         match self.accept(order) {
             Ok(execution) => {
+                // Whoever goes on as if nothing had happened would go wrong.
+                let lost = self.memo.lost.take().map(|why| {
+                    format!("the shell before this one was lost ({why}): its variables, functions and jobs are gone")
+                });
                 if let Some(open) = self.open.get_mut(&execution.command) {
-                    open.hint = hint;
+                    open.hint = match (lost, hint) {
+                        (Some(lost), Some(hint)) => Some(format!("{lost}; {hint}")),
+                        (lost, hint) => lost.or(hint),
+                    };
                 }
                 let _ = reply.send(Ok(execution));
             }

@@ -137,18 +137,29 @@ impl ShellTask {
     }
 
     pub(super) fn unlink(&mut self) -> Option<Grip> {
+        let way = self.way();
         (self.memo.tie, self.memo.lodged, self.memo.token) = (None, None, None);
         self.pen.shared.frozen.take(self.pen.fixed.id);
         match std::mem::replace(&mut self.link, Link::None) {
             Link::Up(up) => Some(up.grip),
-            Link::None | Link::Launching(_) => None,
-            // It is ended as soon as it is reached.
-            Link::Rejoining(rejoining, _) => {
+            // A keeper may be on its way to the other machine; one of this machine goes with its call.
+            Link::Launching(launching) if self.spec.target != Target::Local => {
+                let (shared, id) = (Arc::clone(&self.pen.shared), self.pen.fixed.id);
                 tokio::spawn(async move {
-                    if let Ok((found, _)) = rejoining.await {
-                        found.grip.end().await;
+                    if let Ok(launched) = launching.await
+                        && let Some(way) = launched.grip.end().await
+                    {
+                        way.end_later(&shared, id);
                     }
                 });
+                None
+            }
+            Link::None | Link::Launching(_) => None,
+            // It is there, perhaps, and nobody needs it any more.
+            Link::Rejoining(..) => {
+                if let Some(way) = way {
+                    way.end_later(&self.pen.shared, self.pen.fixed.id);
+                }
                 None
             }
         }

@@ -17,7 +17,7 @@ use super::{
     Execution, LIVE_PIECES, checkpoints,
     chores::{self, Chore, Done},
     command::{Glimpse, Order, ShellCommand, no_agent},
-    grip::Grip,
+    grip::{Grip, Way},
     memo::{self, ShellMemo, ShellSpec, Target},
     results,
     seat::{self, Found, Launched, Launching, Outfit, Rejoining, Restarting},
