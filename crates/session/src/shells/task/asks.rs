@@ -1,6 +1,6 @@
 //! What callers ask about commands.
 
-use super::*;
+use super::{input::away, *};
 
 /// What callers ask.
 impl ShellTask {
@@ -58,28 +58,14 @@ impl ShellTask {
                 self.step(|machine, now, out| known = machine.cancel(command, now, out));
                 let _ = reply.send(Ok(known));
             }
+            ShellCommand::Signal { reply, .. } if self.is_away() => drop(reply.send(Err(away()))),
             ShellCommand::Signal { command, signal, reply } => {
                 self.thaw_for(command);
                 let mut known = false;
                 self.step(|machine, _, out| known = machine.signal(command, signal, out));
                 let _ = reply.send(Ok(known));
             }
-            ShellCommand::Write { command, bytes, eof, reply } => {
-                if matches!(self.link, Link::Rejoining(..)) {
-                    let text = "The connection to the shell's machine is being made again; try again soon";
-                    return drop(reply.send(Err(Fault::new(Code::Unreachable, text))));
-                }
-                let length = bytes.len() as u64;
-                let mut taken = false;
-                self.step(|machine, _, out| {
-                    taken = bytes.is_empty() || machine.write(command, bytes, out);
-                    if eof {
-                        taken = machine.close_input(command, out);
-                    }
-                });
-                let answer = if taken { Ok(length) } else { Err(no_input(command)) };
-                let _ = reply.send(answer);
-            }
+            ShellCommand::Write { command, bytes, eof, reply } => self.on_write(command, bytes, eof, reply),
             ShellCommand::Poll { command, wait, plan, reply } => self.on_poll(command, wait, plan, reply),
             ShellCommand::Remark { text, reply } => {
                 self.pen.record(Actor::System, Notice { level: Level::Warning, text });

@@ -26,7 +26,10 @@ impl ShellTask {
                     self.pen.state.last_active_at = Timestamp::now().at_least(self.pen.state.last_active_at);
                 }
                 Effect::Run { number, stdin, text } => self.pen.then(Deed::Run { number, stdin, text }),
-                Effect::Write { number, bytes } => self.pen.then(Deed::Write { number, bytes }),
+                Effect::Write { number, bytes } => {
+                    self.keep_input(number, &bytes);
+                    self.pen.then(Deed::Write { number, bytes });
+                }
                 Effect::CloseInput => self.pen.then(Deed::CloseInput),
                 Effect::Signal { signal, whom } => self.pen.then(Deed::Signal { signal, whom }),
                 Effect::Start => self.start_again(),
@@ -40,6 +43,7 @@ impl ShellTask {
     /// A command's one end.
     pub(super) fn finish(&mut self, finished: &Finished) {
         let open = self.open.remove(&finished.command);
+        self.drop_input(finished.command);
         let mode = open.as_ref().map_or(KeepMode::All, |open| open.mode);
         let mut ended = results::ended(finished, mode);
         if let Some(hint) = open.as_ref().and_then(|open| open.hint.clone()) {
@@ -131,6 +135,7 @@ impl ShellTask {
                 self.pen.answer(reply, Err(fault.clone()));
             }
         }
+        self.fail_input(fault);
         for poller in std::mem::take(&mut self.pollers) {
             self.pen.answer(poller.reply, Err(fault.clone()));
         }

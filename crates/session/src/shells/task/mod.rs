@@ -5,6 +5,7 @@
 //! the keeper has it, and its end before anybody is told.
 
 mod asks;
+mod input;
 mod keep;
 mod life;
 mod machine;
@@ -12,6 +13,7 @@ mod place;
 
 pub(in crate::shells) use asks::narrowed;
 use asks::no_command;
+use input::Inputs;
 
 use super::{
     Execution, LIVE_PIECES, checkpoints,
@@ -78,6 +80,7 @@ pub(crate) struct ShellTask {
     open: HashMap<u64, Open>,
     recent: VecDeque<Arc<ExecResult>>,
     pollers: Vec<Poller>,
+    inputs: Inputs,
     joiners: Vec<Reply<Session>>,
     leavers: Vec<Reply<Session>>,
     chore: Option<(Chore, Purpose)>,
@@ -210,6 +213,7 @@ impl ShellTask {
             open: HashMap::new(),
             recent: VecDeque::new(),
             pollers: Vec::new(),
+            inputs: Inputs::default(),
             joiners: Vec::new(),
             leavers: Vec::new(),
             chore: None,

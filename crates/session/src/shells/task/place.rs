@@ -111,7 +111,8 @@ impl ShellTask {
                 self.step(|machine, now, out| machine.ended(results::end(ended), now, out));
             }
             Some(ShellEvent::Exited(_)) => self.step(|machine, _, out| machine.exited(out)),
-            Some(ShellEvent::InputTaken { .. } | ShellEvent::InputRefused { .. }) => {}
+            Some(ShellEvent::InputTaken { number }) => self.on_input_taken(number),
+            Some(ShellEvent::InputRefused { number }) => self.on_input_refused(number),
         }
     }
 
@@ -204,6 +205,7 @@ impl ShellTask {
             }
         }
         self.carry_out(out);
+        self.send_input_again();
         match (frozen, self.pen.state.status) {
             (true, Status::Paused) => {
                 self.pen.shared.frozen.put(self.pen.fixed.id, &self.pen.fixed.tenant);
