@@ -2,7 +2,7 @@
 
 use super::{
     checkpoints::{Did, Doing},
-    grip::Grip,
+    grip::{Grip, Way},
 };
 use crate::{
     Shared,
@@ -24,7 +24,8 @@ pub(super) enum Done {
     /// A checkpoint was taken, or brought back, or neither.
     Checkpointed(Result<Did, Fault>),
     /// What was left of the shell is gone, and its files are put away as far as was asked.
-    PutAway { taken: Option<Taken> },
+    /// `left` leads to a keeper on another machine that did not hear that it should end.
+    PutAway { taken: Option<Taken>, left: Option<Way> },
 }
 
 /// Stops everything where it is, then takes a snapshot.
@@ -83,9 +84,10 @@ pub(super) fn checkpoint(doing: Doing) -> Chore {
 pub(super) fn put_away(shared: &Arc<Shared>, fixed: &NewSession, grip: Option<Grip>, stays: Stays) -> Chore {
     let (shared, fixed) = (Arc::clone(shared), fixed.clone());
     Box::pin(async move {
-        if let Some(grip) = grip {
-            grip.end().await;
-        }
-        Done::PutAway { taken: errand::away(&shared, &fixed, None, stays).await }
+        let left = match grip {
+            Some(grip) => grip.end().await,
+            None => None,
+        };
+        Done::PutAway { taken: errand::away(&shared, &fixed, None, stays).await, left }
     })
 }

@@ -18,15 +18,50 @@ pub(crate) struct Order {
 }
 
 pub(crate) enum ShellCommand {
-    Exec { order: Box<Order>, reply: Reply<Execution> },
-    Cancel { command: u64, reply: Reply<bool> },
-    Write { command: u64, bytes: bytes::Bytes, eof: bool, reply: Reply<u64> },
-    Poll { command: u64, wait: Duration, plan: Option<Box<occupant::text::Plan>>, reply: Reply<ExecResult> },
-    Signal { command: u64, signal: i32, reply: Reply<bool> },
-    Look { reply: Reply<Glimpse> },
-    Checkpoint { label: Option<String>, reply: Reply<Checkpoint> },
-    Checkpoints { reply: Reply<Vec<Checkpoint>> },
-    Restore { checkpoint: Option<String>, reply: Reply<RestoredCheckpoint> },
+    Exec {
+        order: Box<Order>,
+        reply: Reply<Execution>,
+    },
+    Cancel {
+        command: u64,
+        reply: Reply<bool>,
+    },
+    Write {
+        command: u64,
+        bytes: bytes::Bytes,
+        eof: bool,
+        reply: Reply<u64>,
+    },
+    Poll {
+        command: u64,
+        wait: Duration,
+        plan: Option<Box<occupant::text::Plan>>,
+        reply: Reply<ExecResult>,
+    },
+    Signal {
+        command: u64,
+        signal: i32,
+        reply: Reply<bool>,
+    },
+    Look {
+        reply: Reply<Glimpse>,
+    },
+    Checkpoint {
+        label: Option<String>,
+        reply: Reply<Checkpoint>,
+    },
+    Checkpoints {
+        reply: Reply<Vec<Checkpoint>>,
+    },
+    Restore {
+        checkpoint: Option<String>,
+        reply: Reply<RestoredCheckpoint>,
+    },
+    /// Something to be written down about a shell that its task has let go.
+    Remark {
+        text: String,
+        reply: Reply<()>,
+    },
 }
 
 /// What a shell is about right now.
@@ -52,6 +87,7 @@ impl ShellCommand {
             Self::Checkpoint { reply, .. } => drop(reply.send(Err(fault))),
             Self::Checkpoints { reply } => drop(reply.send(Err(fault))),
             Self::Restore { reply, .. } => drop(reply.send(Err(fault))),
+            Self::Remark { reply, .. } => drop(reply.send(Err(fault))),
         }
     }
 }

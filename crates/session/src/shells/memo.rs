@@ -148,6 +148,8 @@ pub(crate) struct ShellMemo {
     /// A keeper on another machine, and its token, sealed.
     pub(crate) lodged: Option<place::remote::Lodged>,
     pub(crate) token: Option<String>,
+    /// Why the last shell was lost, until a command's result has said it.
+    pub(crate) lost: Option<String>,
     /// The number of the last checkpoint, and those that are kept, oldest first.
     pub(crate) checkpoint: u64,
     pub(super) checkpoints: Vec<super::checkpoints::Kept>,

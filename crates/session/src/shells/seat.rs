@@ -2,7 +2,7 @@
 //! places.
 
 use super::{
-    grip::{Far, Grip},
+    grip::{Far, Grip, Way},
     memo::{ShellMemo, ShellSpec, Target},
 };
 use crate::{Shared, faults, policy::walls, quota::Slot, spec::internal};
@@ -15,9 +15,9 @@ use occupant::{
 use place::{
     Spawn, SpawnError, Terms, Walls,
     keeper::{Keeper, Manner, Shell, ShellState},
-    remote::{self, Lodged, Machine, Password, RemoteError},
+    remote::{self, Machine, Password, RemoteError},
 };
-use protocol::{Body, Code, Fault, McpServers, PlaceKind, Policy};
+use protocol::{Body, Code, Fault, McpServers, PlaceKind, Policy, SessionId};
 use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 /// What PATH is where nobody names one.
@@ -159,7 +159,7 @@ pub(super) fn launch(
     Box::pin(async move {
         match spec.target {
             Target::Local => launch_local(&shared, &fixed, &spec, &memo, slot).await,
-            Target::Ssh(_) | Target::Docker(_) => launch_far(&shared, &spec, &memo, slot).await,
+            Target::Ssh(_) | Target::Docker(_) => launch_far(&shared, fixed.id, &spec, &memo, slot).await,
         }
     })
 }
@@ -222,7 +222,8 @@ async fn prepare(shared: &Shared, fixed: &NewSession) -> Result<Vec<Body>, Fault
 }
 
 async fn launch_far(
-    shared: &Shared,
+    shared: &Arc<Shared>,
+    id: SessionId,
     spec: &ShellSpec,
     memo: &ShellMemo,
     slot: Slot,
@@ -240,11 +241,14 @@ async fn launch_far(
         }
         other => other,
     };
-    let grip = Grip::Remote(Far { keeper: joined.keeper, process: FAR_PROCESS, lodged: joined.lodged });
+    let way = Way { target, password, lodged: joined.lodged, token: joined.token };
+    let grip = Grip::Remote(Far { keeper: joined.keeper, process: FAR_PROCESS, way });
     match started {
         Ok(shell) => Ok(Launched { shell, grip, slot, outfit, token: Some(joined.token), told: Vec::new() }),
         Err(error) => {
-            grip.end().await;
+            if let Some(way) = grip.end().await {
+                way.end_later(shared, id);
+            }
             Err(faults::shell(&error))
         }
     }
@@ -298,13 +302,13 @@ pub(super) fn rejoin(
     fixed: &NewSession,
     spec: &ShellSpec,
     memo: &ShellMemo,
-    token: Option<[u8; 32]>,
+    way: Option<Way>,
 ) -> Rejoining {
     let (shared, fixed) = (Arc::clone(shared), fixed.clone());
     let (spec, memo) = (spec.clone(), memo.clone());
     Box::pin(async move {
-        match (&spec.target, &memo.lodged, token) {
-            (Target::Local, ..) => {
+        match (&spec.target, way) {
+            (Target::Local, _) => {
                 let tie = memo.tie.as_ref().ok_or("it had none")?;
                 let found = shared.place.take_up_shell(&fixed.sandbox, tie).await;
                 let place::FoundShell { shell, state, hold, frozen } =
@@ -313,10 +317,8 @@ pub(super) fn rejoin(
                 let program = if found.shell.manner() == Manner::Seen { PROGRAM } else { PLAIN };
                 Ok((found, local_outfit(&shared, &fixed, &spec, &memo, program)))
             }
-            (Target::Ssh(_) | Target::Docker(_), Some(lodged), Some(token)) => {
-                rejoin_far(&shared, &spec, &memo, lodged, token).await
-            }
-            (Target::Ssh(_) | Target::Docker(_), ..) => Err("it had none".to_owned()),
+            (Target::Ssh(_) | Target::Docker(_), Some(way)) => rejoin_far(&shared, &spec, &memo, way).await,
+            (Target::Ssh(_) | Target::Docker(_), None) => Err("nothing is known of it".to_owned()),
         }
     })
 }
@@ -325,22 +327,21 @@ async fn rejoin_far(
     shared: &Shared,
     spec: &ShellSpec,
     memo: &ShellMemo,
-    lodged: &Lodged,
-    token: [u8; 32],
+    way: Way,
 ) -> Result<(Found, Outfit), String> {
-    let (target, password) = far_target(shared, spec).ok_or("it is on no other machine")?;
+    let (target, password) = (&way.target, way.password.as_ref());
     let (until, mut wait) = (tokio::time::Instant::now() + REJOIN, REJOIN_FIRST);
     loop {
-        let taken = shared.remotes.take_up(&target, password.as_ref(), lodged, token).await;
+        let taken = shared.remotes.take_up(target, password, &way.lodged, way.token).await;
         let error = match taken {
             Ok(keeper) => match keeper.attach_shell(FAR_PROCESS).await {
                 Ok((shell, state)) => {
-                    let reached = shared.remotes.connect(&target, password.as_ref()).await;
+                    let reached = shared.remotes.connect(target, password).await;
                     let machine = reached.map(|reached| reached.machine().clone()).unwrap_or_default();
                     let outfit = far_outfit(spec, memo, &machine);
                     let outfit = outfit.map_err(|fault| fault.message.to_string())?;
                     let frozen = keeper.found().iter().any(|kept| kept.process == FAR_PROCESS && kept.frozen);
-                    let far = Far { keeper, process: FAR_PROCESS, lodged: lodged.clone() };
+                    let far = Far { keeper, process: FAR_PROCESS, way };
                     return Ok((Found { shell, state, grip: Grip::Remote(far), frozen }, outfit));
                 }
                 Err(error) => error.to_string(),

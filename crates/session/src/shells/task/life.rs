@@ -127,8 +127,10 @@ impl ShellTask {
     pub(super) async fn on_remove(&mut self, actor: Actor, reply: Reply<Session>) {
         self.stop(Move::End, None, Stays::Folder);
         self.settle();
-        if let Some((chore, _)) = self.chore.take() {
-            chore.await;
+        if let Some((chore, _)) = self.chore.take()
+            && let Done::PutAway { left: Some(way), .. } = chore.await
+        {
+            way.end_later(&self.pen.shared, self.pen.fixed.id);
         }
         let view = self.pen.view();
         let result = self.pen.remove(actor).await;
@@ -218,8 +220,11 @@ impl ShellTask {
                 self.note_taken(taken);
                 self.pen.answer(reply, answer);
             }
-            (Done::PutAway { taken }, _) => {
+            (Done::PutAway { taken, left }, _) => {
                 self.note_taken(taken);
+                if let Some(way) = left {
+                    way.end_later(&self.pen.shared, self.pen.fixed.id);
+                }
                 for leaver in std::mem::take(&mut self.leavers) {
                     self.pen.answer_view(leaver);
                 }

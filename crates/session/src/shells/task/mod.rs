@@ -5,6 +5,7 @@
 //! the keeper has it, and its end before anybody is told.
 
 mod asks;
+mod input;
 mod keep;
 mod life;
 mod machine;
@@ -12,12 +13,13 @@ mod place;
 
 pub(in crate::shells) use asks::narrowed;
 use asks::no_command;
+use input::Inputs;
 
 use super::{
     Execution, LIVE_PIECES, checkpoints,
     chores::{self, Chore, Done},
     command::{Glimpse, Order, ShellCommand, no_agent},
-    grip::Grip,
+    grip::{Grip, Way},
     memo::{self, ShellMemo, ShellSpec, Target},
     results,
     seat::{self, Found, Launched, Launching, Outfit, Rejoining, Restarting},
@@ -78,6 +80,7 @@ pub(crate) struct ShellTask {
     open: HashMap<u64, Open>,
     recent: VecDeque<Arc<ExecResult>>,
     pollers: Vec<Poller>,
+    inputs: Inputs,
     joiners: Vec<Reply<Session>>,
     leavers: Vec<Reply<Session>>,
     chore: Option<(Chore, Purpose)>,
@@ -210,6 +213,7 @@ impl ShellTask {
             open: HashMap::new(),
             recent: VecDeque::new(),
             pollers: Vec::new(),
+            inputs: Inputs::default(),
             joiners: Vec::new(),
             leavers: Vec::new(),
             chore: None,
