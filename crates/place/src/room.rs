@@ -219,12 +219,11 @@ impl Rooms {
         let (rooms, id) = (self.clone(), id.to_owned());
         let started = tokio::spawn(async move {
             let slot = rooms.slot(&id);
-            let entered = rooms.enter(&id, &slot, spawn, terms, async |keeper, process, spawn, cwd| {
-                match before {
+            let entered =
+                rooms.enter(&id, &slot, spawn, terms, async |keeper, process, spawn, cwd| match before {
                     None => keeper.start_shell(process, spawn, cwd).await,
                     Some(before) => keeper.continue_shell(process, spawn, cwd, &before).await,
-                }
-            });
+                });
             let entered = entered.await;
             rooms.tidy(&id, &slot);
             entered

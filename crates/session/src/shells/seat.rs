@@ -3,7 +3,7 @@
 
 use super::{
     grip::{Far, Grip, Way},
-    memo::{ShellMemo, ShellSpec, Target},
+    memo::{self, ShellMemo, ShellSpec, Target},
 };
 use crate::{Shared, faults, policy::walls, quota::Slot, spec::internal};
 use journal::NewSession;
@@ -14,7 +14,7 @@ use occupant::{
 };
 use place::{
     Spawn, SpawnError, Terms, Walls,
-    keeper::{Keeper, Manner, Shell, ShellState},
+    keeper::{Keeper, Manner, SavedState, Shell, ShellState},
     remote::{self, Machine, Password, RemoteError},
 };
 use protocol::{Body, Code, Fault, McpServers, PlaceKind, Policy, SessionId};
@@ -177,10 +177,11 @@ async fn launch_local(
     // Nobody clears the folder while somebody comes in.
     let _entry = shared.sandboxes.entry(&fixed.sandbox).await;
     let mut told = prepare(shared, fixed).await?;
-    let (started, outfit) = match start_local(shared, fixed, &outfit, &applied.terms).await {
+    let before = state_before(shared, memo);
+    let (started, outfit) = match start_local(shared, fixed, &outfit, &applied.terms, &before).await {
         Err(SpawnError::NotFound { .. }) => {
             let plain = local_outfit(shared, fixed, spec, memo, PLAIN);
-            (start_local(shared, fixed, &plain, &applied.terms).await, plain)
+            (start_local(shared, fixed, &plain, &applied.terms, &before).await, plain)
         }
         started => (started, outfit),
     };
@@ -198,15 +199,22 @@ async fn start_local(
     fixed: &NewSession,
     outfit: &Outfit,
     terms: &Terms,
+    before: &Option<SavedState>,
 ) -> Result<place::StartedShell, SpawnError> {
-    let started = shared.place.start_shell(&fixed.sandbox, outfit.spawn.clone(), terms.clone()).await;
+    let start = |spawn| shared.place.start_shell(&fixed.sandbox, spawn, terms.clone(), before.clone());
+    let started = start(outfit.spawn.clone()).await;
     match started {
         Err(SpawnError::NoHome { .. }) if outfit.spawn.cwd.is_some() => {
             let spawn = Spawn { cwd: Some(outfit.home.clone()), ..outfit.spawn.clone() };
-            shared.place.start_shell(&fixed.sandbox, spawn, terms.clone()).await
+            start(spawn).await
         }
         other => other,
     }
+}
+
+/// What the shell before this one said of its state.
+fn state_before(shared: &Shared, memo: &ShellMemo) -> Option<SavedState> {
+    memo.state.as_deref().and_then(|sealed| memo::open_state(&shared.vault, sealed))
 }
 
 /// Makes the workspace where there is none, from its last snapshot when there is one.
@@ -234,11 +242,13 @@ async fn launch_far(
     let outfit = far_outfit(spec, memo, reached.machine())?;
     let joined = reached.lodge().await.map_err(|error| faults::remote(&error))?;
     let cwd = outfit.spawn.cwd.clone().unwrap_or_else(|| outfit.home.clone());
-    let started = joined.keeper.start_shell(FAR_PROCESS, outfit.spawn.clone(), &cwd).await;
-    let started = match started {
-        Err(SpawnError::NoHome { .. }) if cwd != outfit.home => {
-            joined.keeper.start_shell(FAR_PROCESS, outfit.spawn.clone(), &outfit.home).await
-        }
+    let before = state_before(shared, memo);
+    let start = async |cwd: &str| match &before {
+        None => joined.keeper.start_shell(FAR_PROCESS, outfit.spawn.clone(), cwd).await,
+        Some(before) => joined.keeper.continue_shell(FAR_PROCESS, outfit.spawn.clone(), cwd, before).await,
+    };
+    let started = match start(&cwd).await {
+        Err(SpawnError::NoHome { .. }) if cwd != outfit.home => start(&outfit.home).await,
         other => other,
     };
     let way = Way { target, password, lodged: joined.lodged, token: joined.token };
