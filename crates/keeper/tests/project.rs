@@ -201,6 +201,8 @@ fn escapes(base: &Path, socket: &Path) -> Vec<String> {
         format!("mv {base}/open/file ./taken"),
         "echo 1 > /proc/sys/kernel/sysrq".to_owned(),
         "echo x > /sys/kernel/profiling".to_owned(),
+        "cp /bin/true planted; chmod 4755 planted && test -u planted".to_owned(),
+        "perl -e 'sysopen(F, q(planted2), 0101, 04755) && -u q(planted2) or exit 1'".to_owned(),
         // Reading what is private.
         "test -n \"$(ls -A /root)\" && ls -A /root".to_owned(),
         format!("cat {base}/home/secret"),

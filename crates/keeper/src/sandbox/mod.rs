@@ -57,11 +57,11 @@ impl Sandbox {
             explain::failure("open its cgroup", Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })?;
         let network = if matches!(wanted.network, Network::Full {}) { 0 } else { sys::NEW_NETWORK };
-        let filter = filter::steps();
-        let mapped = match &wanted.view {
-            View::Project { project } => mapped::folder(project, wanted)?,
-            View::System {} | View::Root { .. } => None,
+        let (files, mapped) = match &wanted.view {
+            View::Project { project } => (filter::Files::Shared, mapped::folder(project, wanted)?),
+            View::System {} | View::Root { .. } => (filter::Files::Own, None),
         };
+        let filter = filter::steps(files);
         let pid = match sys::clone(sys::NEW_NAMESPACES | network, entry.v2) {
             Ok(Side::Parent(pid)) => pid,
             Ok(Side::Child) => {
