@@ -36,6 +36,8 @@ pub(crate) struct ShellSpec {
     pub(crate) deny: Vec<String>,
     pub(crate) output_budget: Option<Budget>,
     pub(crate) workspace: Option<String>,
+    /// The folder of a shell in a project, without links.
+    pub(crate) project: Option<String>,
     pub(crate) auto_snapshot: bool,
     pub(crate) paths: Vec<String>,
     pub(crate) checkpoint_ignores: Vec<String>,
@@ -95,6 +97,7 @@ impl ShellSpec {
             deny: request.deny,
             output_budget: request.output_budget,
             workspace: request.workspace,
+            project: None,
             auto_snapshot: request.auto_snapshot,
             paths: request.paths,
             checkpoint_ignores: request.checkpoint_ignores,

@@ -145,7 +145,8 @@ impl ShellTask {
 
     pub(super) fn on_space(&mut self, space: Space) {
         let Link::Up(up) = &mut self.link else { return };
-        if self.pen.fixed.place != protocol::PlaceKind::Sandbox || up.frozen {
+        let bare = crate::policy::walls(self.pen.fixed.place) == ::place::Walls::None;
+        if bare || up.frozen {
             return;
         }
         match space {
