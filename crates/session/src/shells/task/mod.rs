@@ -41,12 +41,13 @@ use journal::{SessionRow, Space, Writer};
 use occupant::{
     Redactor,
     fence::Fence,
-    shell::{self, Effect, Finished, Stream},
+    shell::{self, Effect, Finished, Spelling, Stream},
     text::{Plan, Screen, Secrets, Shapes},
 };
 use protocol::{
-    Actor, Budget, Checkpoint, Code, CommandStarted, ErrorRaised, ExecResult, Fault, KeepMode, Level,
-    LiveOutput, Notice, RestoredCheckpoint, Session, SessionCreated, SessionStatusChanged, Status, Timestamp,
+    Actor, Body, Budget, Checkpoint, Code, CommandStarted, ErrorRaised, ExecResult, Fault, KeepMode, Level,
+    LiveOutput, Notice, RestoredCheckpoint, Seq, Session, SessionCreated, SessionStatusChanged, Status,
+    Timestamp, limits,
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -63,6 +64,8 @@ use tokio::{
 const RECENT: usize = 64;
 /// Output that a keeper holds for a server that may come back. What is beyond is let go, and cannot be seen again.
 const HELD_BYTES: u64 = 64 * 1024 * 1024;
+/// A text that surely fits into an event, however it is spelt there.
+const TOLD_BYTES: usize = limits::EVENT_BYTES / 8;
 /// Questions about running commands that wait for an answer.
 const POLLERS: usize = 1024;
 
@@ -132,6 +135,8 @@ struct Open {
     yields: Option<Instant>,
     /// The caller knows of it and is gone: it must not be forgotten while it waits.
     acknowledged: bool,
+    /// The event that has its text as it is.
+    told_at: Option<Seq>,
     /// What its result says beside.
     hint: Option<String>,
 }
@@ -189,7 +194,7 @@ pub(crate) async fn serve_stored(shared: Arc<Shared>, writer: Writer, row: Sessi
     let pen = Pen::new(shared, writer, row.fixed, row.state, row.first_seq, written);
     let mut task = ShellTask::assemble(pen, inbox, spec, memo);
     if was_live {
-        task.recover();
+        task.recover().await;
     }
     task.run().await;
 }
@@ -377,6 +382,7 @@ impl Open {
             reply: None,
             yields: None,
             acknowledged: true,
+            told_at: None,
             hint: None,
         }
     }
