@@ -84,9 +84,8 @@ fn shell_request() -> impl Strategy<Value = Request> {
         }),
         (tag, process).prop_map(|(tag, process)| Request::ShellState { tag, process }),
         (tag, process).prop_map(|(tag, process)| Request::SavedState { tag, process }),
-        (tag, process, one_of(Manner::ALL), blob()).prop_map(|(tag, process, manner, state)| {
-            Request::Remember { tag, process, manner, state }
-        }),
+        (tag, process, one_of(Manner::ALL), blob())
+            .prop_map(|(tag, process, manner, state)| { Request::Remember { tag, process, manner, state } }),
     ]
 }
 
@@ -106,8 +105,11 @@ fn shell_notice() -> impl Strategy<Value = Notice> {
             process,
             shell
         }),
-        (any::<u32>(), one_of(Manner::ALL), blob())
-            .prop_map(|(tag, manner, state)| Notice::StateIs { tag, manner, state }),
+        (any::<u32>(), one_of(Manner::ALL), blob()).prop_map(|(tag, manner, state)| Notice::StateIs {
+            tag,
+            manner,
+            state
+        }),
     ]
 }
 

@@ -12,6 +12,7 @@ pub mod files;
 pub mod keeper;
 mod owner;
 mod process;
+mod project;
 pub mod remote;
 mod room;
 pub mod snapshot;
@@ -26,8 +27,9 @@ pub use copy::tree as copy_tree;
 pub use error::{PlaceError, SpawnError, StdinError};
 pub use owner::Owner;
 pub use process::{Chunk, Exit, Handle, Output, Process, STDIN_BYTES, Signal, Stdin};
+pub use project::{Naming, Project, ProjectError, ProjectRules};
 pub use room::{FoundShell, Hold, Known, Spawned, StartedShell, TakenUp, Tie};
-pub use terms::{HOME_INSIDE, Terms, Walls};
+pub use terms::{HOME_INSIDE, Outlook, Terms, Walls};
 pub use usage::usage;
 
 use owner::Ids;
@@ -104,11 +106,11 @@ impl Place {
         self.workspaces.folder(id)
     }
 
-    /// The path that processes see as their home and start in.
+    /// The path that processes see as their home and start in. A project has its own.
     pub fn home(&self, id: &str, walls: Walls) -> PathBuf {
         match walls {
             Walls::None => self.folder(id),
-            Walls::Sandbox => PathBuf::from(HOME_INSIDE),
+            Walls::Sandbox | Walls::Project => PathBuf::from(HOME_INSIDE),
         }
     }
 

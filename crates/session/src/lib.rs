@@ -41,7 +41,7 @@ pub use place::{
     remote::{Lodging, Policy as RemotePolicy, Trust},
     settle,
 };
-pub use policy::{HostPlace, MostNetwork, Sandboxing};
+pub use policy::{HostPlace, MostNetwork, Projects, Sandboxing};
 pub use probe::{NoSandbox, Pausing, Probe, Users, probe_sandbox};
 pub use quota::Quotas;
 pub use sandboxes::{Content, copy_snapshots, hold_snapshots};

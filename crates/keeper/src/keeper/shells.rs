@@ -10,7 +10,7 @@ use crate::{
     codec::Blob,
     poller::{NOTHING, READ, TAKEN, Token},
     process::{Late, Process, Stage},
-    shell::{self, Depth, Event, Order, Owner, Shell, Site, Streams},
+    shell::{self, Depth, Effect, Event, Order, Owner, Shell, Site, Streams},
     tree::{self, Kin, Of},
     wire::{
         COMMAND_BYTES, Channel, CommandInput, Ended, Exit, Flow, How, LEFT, Manner, Notice, Part, Refusal,
@@ -304,14 +304,9 @@ impl Keeper {
             }
             Event::Saved(waiting) => {
                 self.listen_for_state(at);
-                let Some(order) = waiting else { return };
-                let number = order.command;
-                if self.give(at, order).is_err() {
-                    // The command was taken, and now cannot be run.
-                    self.end_command(at, shell::ended(number, How::NotRun {}, None, now, now));
-                }
+                self.give_waiting(at, waiting, now);
             }
-            Event::Returned { code, command, since, older } => {
+            Event::Returned { code, command, since, older, effect } => {
                 let own = tree::own(&members(process), &older, process.pid);
                 let ran = !own.is_empty() || ran(process, command);
                 let how = if ran { How::Returned { code } } else { How::NotRun {} };
@@ -322,12 +317,27 @@ impl Keeper {
                 self.end_command(at, ended);
                 // The end is on its way before the shell is busy again.
                 self.serve();
-                let Process { group, pid, shell, .. } = &mut self.processes[at];
-                if let Some(shell) = shell {
-                    shell.save(code, &others(group, *pid), now);
+                let Process { group, pid, shell: Some(shell), .. } = &mut self.processes[at] else { return };
+                match effect {
+                    Effect::None => {
+                        let waiting = shell.take_waiting();
+                        self.give_waiting(at, waiting, now);
+                    }
+                    Effect::Any => {
+                        shell.save(code, &others(group, *pid), now);
+                        self.listen_for_state(at);
+                    }
                 }
-                self.listen_for_state(at);
             }
+        }
+    }
+
+    fn give_waiting(&mut self, at: usize, waiting: Option<Order>, now: Instant) {
+        let Some(order) = waiting else { return };
+        let number = order.command;
+        if self.give(at, order).is_err() {
+            // The command was taken, and now cannot be run.
+            self.end_command(at, shell::ended(number, How::NotRun {}, None, now, now));
         }
     }
 

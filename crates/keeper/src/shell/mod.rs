@@ -10,21 +10,24 @@
 //! the shell. What a command has written by then is its output; whoever writes later writes into nothing.
 
 mod glass;
+mod order;
 mod plain;
 mod script;
 mod site;
 mod symbols;
 
 pub(crate) use glass::Depth;
-pub(crate) use script::STATE_BYTES;
 use glass::{Glass, Look, Obstacle};
+use order::{Arriving, Pipes};
+pub(crate) use order::{Effect, Order, Streams};
 use plain::{Next, Plain, Sight};
+pub(crate) use script::STATE_BYTES;
 pub(crate) use site::{Owner, Site};
 
 use crate::{
     sys,
     tree::Kin,
-    wire::{CommandInput, Ended, Exit, How, Left, Manner, ShellPhase, Unfit, Unusable},
+    wire::{Ended, Exit, How, Left, Manner, ShellPhase, Unfit, Unusable},
 };
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -103,6 +106,7 @@ struct Running {
     since: Instant,
     /// Who was there before.
     older: Vec<Kin>,
+    effect: Effect,
 }
 
 /// Rung once the line is the shell's own, so that nobody else can take the line for it.
@@ -112,50 +116,10 @@ enum Bell {
     Rung,
 }
 
-/// A command with everything that it needs.
-#[derive(Debug)]
-pub(crate) struct Order {
-    pub(crate) command: u64,
-    script: Script,
-    stdin: Option<String>,
-    stdout: String,
-    stderr: String,
-}
-
-/// A command's text, as a file.
-#[derive(Debug)]
-pub(crate) struct Script {
-    name: String,
-    pipes: Pipes,
-}
-
-/// Whether a script says what the statuses of its last pipeline were.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pipes {
-    Told,
-    Untold,
-}
-
-#[derive(Debug)]
-struct Arriving {
-    command: u64,
-    name: String,
-    file: OwnedFd,
-    length: usize,
-}
-
 #[derive(Debug, Clone, Copy)]
 struct Wait {
     at: Instant,
     next: Duration,
-}
-
-/// The keeper's ends of a command's streams.
-#[derive(Debug)]
-pub(crate) struct Streams {
-    pub(crate) stdin: Option<OwnedFd>,
-    pub(crate) stdout: OwnedFd,
-    pub(crate) stderr: OwnedFd,
 }
 
 /// What a look at the shell led to.
@@ -163,12 +127,14 @@ pub(crate) struct Streams {
 pub(crate) enum Event {
     /// It waits for its first command.
     Ready,
-    /// The running command has returned. Its streams are to be cut, and then the shell saves its state.
+    /// The running command has returned. Its streams are to be cut, and then the shell saves its state, if that can be
+    /// another one.
     Returned {
         code: i32,
         command: u64,
         since: Instant,
         older: Vec<Kin>,
+        effect: Effect,
     },
     Unusable(Unusable),
     /// Its state is saved. A command that waited for that can be given now.
@@ -442,8 +408,8 @@ impl Shell {
                 self.note_cwd();
                 let glass = self.glass.as_ref().filter(|_| running.order.script.pipes == Pipes::Told);
                 self.pipes = glass.and_then(|glass| glass.variable(script::PIPES)).unwrap_or_default();
-                let (command, since, older) = (running.order.command, running.since, running.older);
-                Some(Event::Returned { code, command, since, older })
+                let (command, since, effect) = (running.order.command, running.since, running.effect);
+                Some(Event::Returned { code, command, since, older: running.older, effect })
             }
             Phase::Saving { .. } => {
                 self.drain();
@@ -604,100 +570,6 @@ impl Shell {
         }
     }
 
-    /// Takes a part of a command's text. The file, once it is whole.
-    pub(crate) fn take_text(
-        &mut self,
-        command: u64,
-        bytes: &[u8],
-        last: bool,
-        limit: usize,
-    ) -> Result<Option<Script>, Errno> {
-        let site = self.site.as_ref().ok_or(Errno::NOENT)?;
-        let first = self.arriving.as_ref().is_none_or(|arriving| arriving.command != command);
-        if first && let Some(old) = self.arriving.take() {
-            site.remove(&old.name);
-        }
-        let before = match &self.glass {
-            _ if !first => Vec::new(),
-            Some(Sight::Told(plain)) => plain::prologue(bytes, plain.code),
-            Some(Sight::Seen(_)) | None => script::prologue(bytes, &self.pipes),
-        };
-        if first && last {
-            return Ok(Some(self.write_text(&[&before, bytes].concat(), bytes, limit)?));
-        }
-        if first {
-            let name = site::fresh()?;
-            let file = site.file(&name)?;
-            self.arriving = Some(Arriving { command, name, file, length: 0 });
-        }
-        let Some(arriving) = &mut self.arriving else { return Ok(None) };
-        arriving.length += bytes.len();
-        let fits = if arriving.length > limit { Err(Errno::FBIG) } else { Ok(()) };
-        let file = arriving.file.as_fd();
-        if let Err(error) =
-            fits.and_then(|()| site::write_all(file, &before)).and_then(|()| site::write_all(file, bytes))
-        {
-            site.remove(&arriving.name);
-            self.arriving = None;
-            return Err(error);
-        }
-        let whole = if last { self.arriving.take() } else { None };
-        Ok(whole.map(|arriving| Script { name: arriving.name, pipes: Pipes::Untold }))
-    }
-
-    /// A text that came in one piece.
-    fn write_text(&self, whole: &[u8], text: &[u8], limit: usize) -> Result<Script, Errno> {
-        let site = self.site.as_ref().ok_or(Errno::NOENT)?;
-        if text.len() > limit {
-            return Err(Errno::FBIG);
-        }
-        let mut whole = std::borrow::Cow::Borrowed(whole);
-        let mut pipes = Pipes::Untold;
-        let after = script::epilogue(text);
-        if !after.is_empty() && self.glass.as_ref().is_some_and(Sight::quiet) {
-            whole.to_mut().extend(after);
-            pipes = Pipes::Told;
-        }
-        let name = site::fresh()?;
-        match site.write(&name, &whole) {
-            Ok(()) => Ok(Script { name, pipes }),
-            // A command may be what makes room.
-            Err(Errno::NOSPC | Errno::DQUOT) => {
-                site.remove(&name);
-                site.write_spare(&whole).map(|name| Script { name, pipes })
-            }
-            Err(error) => {
-                site.remove(&name);
-                Err(error)
-            }
-        }
-    }
-
-    /// Makes a command's streams.
-    pub(crate) fn prepare(
-        &mut self,
-        command: u64,
-        script: Script,
-        stdin: CommandInput,
-    ) -> Result<(Order, Streams), Errno> {
-        let site = self.site.as_ref().ok_or(Errno::NOENT)?;
-        let (stdout, stderr) = (site::fresh()?, site::fresh()?);
-        let out = site.queue(&stdout, site::Side::Reader)?;
-        let err = site.queue(&stderr, site::Side::Reader)?;
-        let (stdin, input) = match stdin {
-            CommandInput::Empty => (None, None),
-            CommandInput::Open => {
-                let name = site::fresh()?;
-                let queue = site.queue(&name, site::Side::Both)?;
-                (Some(name), Some(queue))
-            }
-        };
-        self.command = command;
-        self.ended = None;
-        let order = Order { command, script, stdin, stdout, stderr };
-        Ok((order, Streams { stdin: input, stdout: out, stderr: err }))
-    }
-
     /// Whether it says its state: line by line, of which nobody needs to hear before it is done.
     pub(crate) fn saves(&self) -> bool {
         matches!((&self.phase, &self.glass), (Phase::Saving { .. }, Some(Sight::Seen(_))))
@@ -712,6 +584,10 @@ impl Shell {
         self.waiting = Some(order);
     }
 
+    pub(crate) fn take_waiting(&mut self) -> Option<Order> {
+        self.waiting.take()
+    }
+
     /// Gives the shell a command. `others` looks up all of the tree but the shell.
     pub(crate) fn give(
         &mut self,
@@ -720,8 +596,8 @@ impl Shell {
         now: Instant,
     ) -> Result<(), Unfit> {
         let (Some(glass), Some(site)) = (&self.glass, &self.site) else { return Err(Unfit::Deaf) };
-        let way = match glass.way() {
-            Ok(way) if self.unfit.is_none() => way,
+        let stand = match glass.stand() {
+            Ok(stand) if self.unfit.is_none() => stand,
             Ok(_) | Err(_) => {
                 let unfit = self.unfit.or_else(|| self.obstacle()).unwrap_or(Unfit::Deaf);
                 order.forget(site);
@@ -732,9 +608,10 @@ impl Shell {
         let stdin = order.stdin.as_ref().map_or_else(|| b"/dev/null".to_vec(), |name| site.path(name));
         let (script, out, err) =
             (site.path(&order.script.name), site.path(&order.stdout), site.path(&order.stderr));
-        let line = script::run(way, &script, &stdin, &out, &err);
+        let line = script::run(stand.way, &script, &stdin, &out, &err);
+        let effect = if stand.words == glass::Words::Plain { order.script.effect } else { Effect::Any };
         let older = self.say(line, others);
-        self.phase = Phase::Running(Running { order, begun: false, since: now, older });
+        self.phase = Phase::Running(Running { order, begun: false, since: now, older, effect });
         self.look = Some(Wait { at: now + BEGUN, next: BEGUN });
         Ok(())
     }
@@ -783,14 +660,6 @@ impl Shell {
         }
         let how = How::Died { exit: exit.clone() };
         Some(ended(running.order.command, how, None, running.since, now))
-    }
-}
-
-impl Order {
-    fn forget(&self, site: &Site) {
-        for name in [Some(&self.script.name), Some(&self.stdout), Some(&self.stderr), self.stdin.as_ref()] {
-            name.into_iter().for_each(|name| site.remove(name));
-        }
     }
 }
 

@@ -109,7 +109,7 @@ async fn attempt(driver: &mut Driver, name: &str, code: &str, wrong: &mut Vec<St
 async fn nothing_that_a_command_does_changes_what_another_reports() {
     assert!(ATTEMPTS.len() >= 25);
     let mut wrong = Vec::new();
-    for place in [Place::Host, Place::Ssh, Place::Docker] {
+    for place in Place::ALL {
         let mut ground = match Ground::at(&format!("forging-{}", place.tag()), place).await {
             Ok(ground) => ground,
             Err(why) => {

@@ -9,6 +9,7 @@ mod chores;
 mod command;
 mod grip;
 mod memo;
+mod project;
 mod results;
 mod seat;
 mod task;
@@ -34,8 +35,8 @@ use occupant::{
 use place::remote;
 use protocol::{
     Actor, Alias, Body, Budget, Checkpoint, Code, EventKind, ExecCommand, ExecResult, Fault, ListedShell,
-    LiveOutput, OpenShell, OpenedShell, PlaceKind, RestoredCheckpoint, SessionId, SessionKind, SessionRef,
-    Status, Tenant, Timestamp, Transport, limits,
+    LiveOutput, Network, OpenShell, OpenedShell, PlaceKind, RestoredCheckpoint, SessionId, SessionKind,
+    SessionRef, Status, Tenant, Timestamp, Transport, limits,
 };
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot};
@@ -64,6 +65,8 @@ pub struct ShellOptions {
     pub patterns: Vec<Pattern>,
     /// The operator's own rules for every command.
     pub fence: Fence,
+    /// What shells behind walls reach, within what the operator allows sandboxes.
+    pub network: Network,
     pub remote: remote::Policy,
     /// The container engine's socket.
     pub engine: PathBuf,
@@ -78,6 +81,7 @@ impl Default for ShellOptions {
             shapes: Shapes::Known,
             patterns: Vec::new(),
             fence: Fence::default(),
+            network: Network::NONE,
             remote: remote::Policy::default(),
             engine: PathBuf::from("/var/run/docker.sock"),
         }
@@ -104,7 +108,10 @@ impl Sessions {
         }
         let fence = Fence::new(&request.allow, &request.deny);
         fence.map_err(|bad| Fault::invalid(format!("the policy cannot be used: {bad}")))?;
-        let spec = ShellSpec::check(request)?;
+        let mut spec = ShellSpec::check(request)?;
+        if place == PlaceKind::Project {
+            project::settle(shared, &mut spec).await?;
+        }
         let name = self.alias_tail(&spec).await?;
         self.admit_work(&caller.tenant, NewWork::Session).await?;
         let slot = shared.shell_slots.take(&caller.tenant).map_err(|fault| match fault.code {
@@ -171,10 +178,6 @@ impl Sessions {
         let wanted = match (&request.transport, request.place) {
             (Transport::Local, Some(PlaceKind::Ssh | PlaceKind::Docker)) => {
                 return Err(Fault::invalid("place is sandbox, project or host; the rest is the transport's"));
-            }
-            (Transport::Local, Some(PlaceKind::Project)) => {
-                let text = "This server has no place \"project\" yet; use sandbox, or host where you may";
-                return Err(Fault::new(Code::Unsupported, text));
             }
             (Transport::Local, wanted) => wanted,
             (Transport::Ssh(_) | Transport::Docker(_), Some(_)) => {
