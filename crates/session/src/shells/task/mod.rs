@@ -27,7 +27,7 @@ use super::{
 use crate::{
     Shared,
     lifecycle::{self, Move, Step},
-    live::{Inbox, Reply},
+    live::{Inbox, Reply, take},
     pen::{Lost, Pen},
     quota::Slot,
     task::{
@@ -247,9 +247,10 @@ impl ShellTask {
     /// Runs until nothing needs it.
     pub(crate) async fn run(mut self) {
         loop {
-            if self.stage == Stage::Over || (self.is_done() && self.leave()) {
-                self.inbox.close();
-                return self.forward_rest().await;
+            let (shared, id) = (&self.pen.shared, self.pen.fixed.id);
+            if self.stage == Stage::Over || (self.is_done() && shared.live.leave(id, &mut self.inbox)) {
+                let (shared, inbox) = (Arc::clone(shared), take(&mut self.inbox));
+                return shared.pass_on(id, inbox, self).await;
             }
             match self.hear().await {
                 Heard::Durable(Ok(())) => {}
@@ -294,24 +295,6 @@ impl ShellTask {
             && self.open.is_empty()
             && self.pollers.is_empty()
             && self.pen.is_settled()
-    }
-
-    fn leave(&mut self) -> bool {
-        self.pen.shared.live.leave(self.pen.fixed.id, &mut self.inbox)
-    }
-
-    /// Hands commands that crossed our leaving to the next task.
-    async fn forward_rest(mut self) {
-        let (shared, id) = (Arc::clone(&self.pen.shared), self.pen.fixed.id);
-        let mut rest = Vec::new();
-        while let Some(command) = self.inbox.recv().await {
-            rest.push(command);
-        }
-        // The pen goes before the next task asks for one.
-        drop(self);
-        for command in rest {
-            shared.redispatch(id, command).await;
-        }
     }
 
     fn now(&self) -> Timestamp {
