@@ -11,11 +11,16 @@ use crate::{
 /// The names within a keeper's folder.
 pub const SOCKET: &str = "socket";
 pub const TOKEN: &str = "token";
+/// A link to the folder that a shell is given its commands by, where that is elsewhere.
+pub const SITE: &str = "site";
+/// Where such folders are, if the machine has it, and how their names begin.
+pub const MEMORY: &str = "/dev/shm";
+pub const SITE_NAME: &str = ".outlast-";
 /// The largest start frame.
 pub const CONFIG_BYTES: usize = 1024 * 1024;
 /// What a start frame begins with; another version of the keeper refuses it by name.
-pub const CONFIG_VERSION: u16 = 1;
-/// Uid and gid of `user` inside.
+pub const CONFIG_VERSION: u16 = 2;
+/// Uid and gid of `user` in a sandbox.
 pub const INSIDE_ID: u32 = 1000;
 
 record! {
@@ -44,18 +49,55 @@ record! {
 
 record! {
     pub struct Sandbox {
-        /// Who `user` is on the host. A keeper that is not root can only give its own.
+        /// Who the one user is on the host. A keeper that is not root can only give its own.
         pub host_uid: u32,
         pub host_gid: u32,
-        /// Becomes `/home/user`.
+        /// Who that is inside.
+        pub inside_uid: u32,
+        pub inside_gid: u32,
+        /// Becomes the home: `/home/user`, or where a project says.
         pub workspace: Blob,
-        /// A folder that holds a whole system, or the host's own.
-        pub root: Option<Blob>,
+        pub view: View,
         pub mounts: Vec<Mount>,
         pub network: Network,
         /// Bytes of `/tmp`, and of `/dev/shm`.
         pub tmp_bytes: u64,
         pub hostname: String,
+    }
+}
+
+choice! {
+    /// What there is beside the home.
+    pub enum View {
+        /// The host's own system, and nothing else of it.
+        1 => System {},
+        /// A folder that holds a whole system.
+        2 => Root { folder: Blob },
+        /// The whole host to look at, and one folder of it to work in.
+        3 => Project { project: Project },
+    }
+}
+
+record! {
+    /// All paths are absolute and without links: who gives them has resolved them.
+    pub struct Project {
+        /// Can be written to, in its own place.
+        pub folder: Blob,
+        /// Whose files in the folder count as the user's, where that is not the user itself.
+        pub mapped: Option<HostUser>,
+        /// Where the workspace goes.
+        pub home: Blob,
+        /// Files and folders that are hidden, although the user might read them.
+        pub hidden: Vec<Blob>,
+        /// What of the hidden can be read all the same.
+        pub readable: Vec<Blob>,
+    }
+}
+
+record! {
+    pub struct HostUser {
+        pub uid: u32,
+        pub gid: u32,
     }
 }
 

@@ -7,7 +7,6 @@
 
 use crate::{
     cgroup::Entry,
-    config::INSIDE_ID,
     sandbox::{Sandbox, confine},
     sys::{self, Descriptors, Side, Strings},
     wire::{Channel, Flow, Spawn, SpawnFailure},
@@ -18,7 +17,7 @@ use rustix::{
     io::Errno,
     net::{AddressFamily, Shutdown, SocketFlags, SocketType},
     pipe::PipeFlags,
-    process::{Gid, Pid, Resource, Rlimit, Signal, Uid},
+    process::{Pid, Resource, Rlimit, Signal},
 };
 use std::ffi::{CString, c_int};
 
@@ -271,8 +270,9 @@ impl Plan<'_> {
 
     fn arrange(&self) -> Result<(), Errno> {
         rustix::process::setsid()?;
-        if self.sandbox.is_some() {
-            confine::become_user(Uid::from_raw(INSIDE_ID), Gid::from_raw(INSIDE_ID))?;
+        if let Some(sandbox) = self.sandbox {
+            let (uid, gid) = sandbox.user();
+            confine::become_user(uid, gid)?;
         } else {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             // The keeper may have died before the line above, and then nothing would ever kill this child.

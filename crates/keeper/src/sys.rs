@@ -32,6 +32,8 @@ pub(crate) enum Side {
     Child,
 }
 
+/// Flags of [`clone`]: users alone.
+pub(crate) const NEW_USERS: u64 = libc::CLONE_NEWUSER as u64;
 /// Flags of [`clone`]; all namespaces of a sandbox but the network's.
 pub(crate) const NEW_NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
@@ -228,6 +230,20 @@ pub(crate) fn mount_attributes(fd: BorrowedFd<'_>, set: u64, reach: MountReach) 
             MountReach::One => 0,
             MountReach::Below => libc::AT_RECURSIVE,
         };
+    set_attributes(fd, flags, &attributes)
+}
+
+/// Shows the files of the detached mount at `fd`, and of all below it, with other owners: as `users` says, a user
+/// namespace in which the owners on disk are named.
+pub(crate) fn mount_owners(fd: BorrowedFd<'_>, users: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: `mount_attr` is plain data for which all zeroes is valid and means "change nothing".
+    let mut attributes: libc::mount_attr = unsafe { std::mem::zeroed() };
+    attributes.attr_set = libc::MOUNT_ATTR_IDMAP;
+    attributes.userns_fd = users.as_raw_fd().cast_unsigned().into();
+    set_attributes(fd, libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, &attributes)
+}
+
+fn set_attributes(fd: BorrowedFd<'_>, flags: c_int, attributes: &libc::mount_attr) -> Result<()> {
     // SAFETY: the path is a null-terminated constant, and `attributes` lives across the call with its size given.
     checked(unsafe {
         libc::syscall(
@@ -235,7 +251,7 @@ pub(crate) fn mount_attributes(fd: BorrowedFd<'_>, set: u64, reach: MountReach) 
             fd.as_raw_fd(),
             c"".as_ptr(),
             flags,
-            &raw const attributes,
+            ptr::from_ref(attributes),
             size_of::<libc::mount_attr>(),
         )
     })

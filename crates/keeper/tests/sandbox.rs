@@ -7,7 +7,7 @@ mod support;
 
 use keeper::{
     codec::Blob,
-    config::{Access, Config, HostRule, Limits, Mount, Network, Sandbox, Started},
+    config::{Access, Config, HostRule, Limits, Mount, Network, Sandbox, Started, View},
     wire::{EgressRefusal, Exit, Limit, Mode, Notice, Request, Tree},
 };
 use std::{
@@ -24,7 +24,9 @@ use std::{
     path::Path,
     process::Command,
 };
-use support::{Client, Fixture, STDERR, STDOUT, config, exited, folder, killed, sh, start_with};
+use support::{
+    Client, Fixture, STDERR, STDOUT, as_ordinary, config, exited, fixture, folder, killed, sh, start_with,
+};
 
 /// Nobody else's on a test machine.
 const HOST_ID: u32 = 217_431;
@@ -43,7 +45,9 @@ fn sandbox(workspace: &Path) -> Sandbox {
         host_uid: uid,
         host_gid: gid,
         workspace: Blob(workspace.as_os_str().as_bytes().to_vec()),
-        root: None,
+        inside_uid: 1000,
+        inside_gid: 1000,
+        view: View::System {},
         mounts: vec![],
         network: Network::None {},
         tmp_bytes: 16 << 20,
@@ -309,13 +313,6 @@ fn keeper_with_secret() -> Command {
     command
 }
 
-fn fixture(command: Command, dir: tempfile::TempDir, config: Config) -> Fixture {
-    match start_with(command, &config) {
-        Started::Ready { pid } => Fixture { dir, pid, name: config.name },
-        Started::Failed { what, fix } => panic!("{what}; {fix}"),
-    }
-}
-
 #[test]
 fn nothing_gets_out() {
     assert!(PROBES.len() >= 40);
@@ -341,30 +338,6 @@ fn the_same_probes_succeed_without_isolation() {
         .map(|probe| probe.name)
         .collect();
     assert!(silent.is_empty(), "these probes cannot fail: {silent:?}");
-}
-
-/// The keeper as an ordinary user, which the tests are not when they run as root.
-#[expect(clippy::disallowed_methods, reason = "a test starts the program under test as somebody else")]
-fn as_ordinary(id: u32, dir: &Path) -> Command {
-    let program = dir.join("program");
-    std::fs::copy(support::binary(), &program).unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-    for path in [dir, &program, &dir.join("token")] {
-        chown(path, Some(id), Some(id)).unwrap();
-    }
-    let mut command = Command::new("setpriv");
-    let id = id.to_string();
-    command.args([
-        "--reuid",
-        &id,
-        "--regid",
-        &id,
-        "--clear-groups",
-        "--inh-caps=-all",
-        "--bounding-set=-all",
-    ]);
-    command.arg(program).env("KEEPER_SECRET", "outside");
-    command
 }
 
 #[test]
@@ -622,7 +595,7 @@ fn a_sandbox_that_cannot_be_is_refused_whole() {
         |to: &str| Mount { from: Blob(b"/etc".to_vec()), to: Blob(to.into()), access: Access::ReadOnly };
     let mut bad = vec![
         ("no workspace", Sandbox { workspace: Blob(b"/no/such".to_vec()), ..good.clone() }),
-        ("no root", Sandbox { root: Some(Blob(b"/no/such".to_vec())), ..good.clone() }),
+        ("no root", Sandbox { view: View::Root { folder: Blob(b"/no/such".to_vec()) }, ..good.clone() }),
         ("a mount out of place", Sandbox { mounts: vec![mount("/a/../b")], ..good.clone() }),
         ("a mount in a read-only place", Sandbox { mounts: vec![mount("/usr/no/such")], ..good.clone() }),
     ];
@@ -658,7 +631,7 @@ fn an_operators_root_is_used() {
     std::fs::copy(shell, root.path().join("bin/sh")).unwrap();
     std::fs::write(root.path().join("etc/motd"), "of the root\n").unwrap();
     let wanted = Sandbox {
-        root: Some(Blob(root.path().as_os_str().as_bytes().to_vec())),
+        view: View::Root { folder: Blob(root.path().as_os_str().as_bytes().to_vec()) },
         ..sandbox(workspace.path())
     };
     let fixture = Fixture::sandboxed(wanted);

@@ -365,11 +365,12 @@ the data folder, which is started in the background when none runs: they and the
 leaves, and are found again with session_list.
 
 By default shells run on this machine as you, with your environment, in the folder that this command is started in; \
-nothing is contained. `--place sandbox` shows them nothing of this machine's files. `--place project` is to lie between \
-the two and is refused until it does.
+nothing is contained. `--place project` lets them read this machine, write to that folder and a private /tmp only, and \
+see nothing of homes. `--place sandbox` shows them nothing of this machine's files.
 
 Examples:
   outlast mcp
+  outlast mcp --place project
   outlast mcp --place sandbox")]
 pub(crate) struct Mcp {
     /// The widest place that shells are opened in, and the one when the agent names none
@@ -386,7 +387,7 @@ pub(crate) struct Mcp {
 pub(crate) enum LocalPlace {
     /// Private files only
     Sandbox,
-    /// Not there yet: refused
+    /// This machine to read, homes apart, and the folder to work in
     Project,
     /// All that you may do
     Host,

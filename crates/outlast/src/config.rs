@@ -107,6 +107,12 @@ pub(crate) struct Sandbox {
     pub(crate) place: Option<PlaceKind>,
     /// Who may choose the bare host.
     pub(crate) host_place: Option<HostPlace>,
+    /// Who may choose a project; whoever may have the host may.
+    pub(crate) project_place: Option<HostPlace>,
+    /// Folders below which projects lie.
+    pub(crate) projects: Vec<PathBuf>,
+    /// What of people's homes can be read in projects.
+    pub(crate) readable: Vec<PathBuf>,
     /// A folder that holds a whole system, instead of the machine's own.
     pub(crate) root: Option<PathBuf>,
     /// The widest network that an agent's policy may name.
@@ -134,6 +140,8 @@ pub(crate) struct Shells {
     /// Whether keepers may be put onto other machines and into containers.
     pub(crate) lodge: Option<bool>,
     pub(crate) connect_secs: Option<u64>,
+    /// What shells in sandboxes and projects reach.
+    pub(crate) network: Option<protocol::Network>,
     /// Read instead of the user's own.
     pub(crate) ssh_config: Option<PathBuf>,
     /// The container engine's.

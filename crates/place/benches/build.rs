@@ -6,7 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a bench that cannot run has nothing to say")]
 
 use outlast_place::{
-    Place, Spawn, Terms, Walls,
+    Outlook, Place, Spawn, Terms, Walls,
     keeper::{Limits, Network},
 };
 use std::{
@@ -33,7 +33,7 @@ async fn main() {
     place.create("host", &agent, Walls::None).await.unwrap();
     place.create("sandbox", &agent, Walls::Sandbox).await.unwrap();
     let inside = Terms {
-        walls: Walls::Sandbox,
+        outlook: Outlook::System,
         limits: Limits::default(),
         network: Network::None {},
         tmp_bytes: 64 << 20,

@@ -12,6 +12,7 @@ pub mod files;
 pub mod keeper;
 mod owner;
 mod process;
+mod project;
 pub mod remote;
 mod room;
 pub mod snapshot;
@@ -21,12 +22,14 @@ mod tests;
 mod usage;
 mod workspaces;
 
+pub use ::keeper::OUTPUT_BYTES as SPOOL_BYTES;
 pub use copy::tree as copy_tree;
 pub use error::{PlaceError, SpawnError, StdinError};
 pub use owner::Owner;
 pub use process::{Chunk, Exit, Handle, Output, Process, STDIN_BYTES, Signal, Stdin};
+pub use project::{Naming, Project, ProjectError, ProjectRules};
 pub use room::{FoundShell, Hold, Known, Spawned, StartedShell, TakenUp, Tie};
-pub use terms::{HOME_INSIDE, Terms, Walls};
+pub use terms::{HOME_INSIDE, Outlook, Terms, Walls};
 pub use usage::usage;
 
 use owner::Ids;
@@ -103,11 +106,11 @@ impl Place {
         self.workspaces.folder(id)
     }
 
-    /// The path that processes see as their home and start in.
+    /// The path that processes see as their home and start in. A project has its own.
     pub fn home(&self, id: &str, walls: Walls) -> PathBuf {
         match walls {
             Walls::None => self.folder(id),
-            Walls::Sandbox => PathBuf::from(HOME_INSIDE),
+            Walls::Sandbox | Walls::Project => PathBuf::from(HOME_INSIDE),
         }
     }
 
@@ -133,14 +136,15 @@ impl Place {
         self.rooms.take_up(id, tie, None).await
     }
 
-    /// Starts a shell in the workspace's room, as [`Self::spawn`] does a process.
+    /// Starts a shell in the workspace's room, as [`Self::spawn`] does a process; in the state that one had before it.
     pub async fn start_shell(
         &self,
         id: &str,
         spawn: Spawn,
         terms: Terms,
+        before: Option<keeper::SavedState>,
     ) -> Result<StartedShell, SpawnError> {
-        self.rooms.start_shell(id, spawn, terms).await
+        self.rooms.start_shell(id, spawn, terms, before).await
     }
 
     pub async fn take_up_shell(&self, id: &str, tie: &Tie) -> Result<FoundShell, PlaceError> {

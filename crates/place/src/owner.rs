@@ -28,12 +28,17 @@ impl Owner {
         Self { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
     }
 
-    /// How owners in the workspace relate to those that processes see: in a sandbox there is one user.
+    /// Whether it is one that only workspaces have.
+    pub(crate) fn is_drawn(self) -> bool {
+        self.uid >= FIRST
+    }
+
+    /// How owners in the workspace relate to those that processes see: behind walls there is one user.
     pub fn owners(self, walls: Walls) -> crate::snapshot::Owners {
         use crate::snapshot::{IdRange, Owners};
         match walls {
             Walls::None => Owners::default(),
-            Walls::Sandbox => {
+            Walls::Sandbox | Walls::Project => {
                 let range =
                     |outside| vec![IdRange { inside: ::keeper::config::INSIDE_ID, outside, count: 1 }];
                 Owners { uids: range(self.uid), gids: range(self.gid) }
@@ -65,7 +70,8 @@ impl Ids {
     pub(crate) fn take(&self, walls: Walls) -> Option<Owner> {
         let first = match (walls, self.first) {
             (Walls::Sandbox, Some(first)) => first,
-            (Walls::None, _) | (_, None) => return Some(Owner::ourselves()),
+            // A project's is known when somebody comes in.
+            (Walls::None | Walls::Project, _) | (_, None) => return Some(Owner::ourselves()),
         };
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let id = (first..first + COUNT).find(|id| !used.contains(id))?;

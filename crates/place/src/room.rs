@@ -5,8 +5,9 @@
 //! keeper serves which workspace is [`Rooms`].
 
 use crate::{
-    Exit, PlaceError, Process, Spawn, SpawnError, Terms, Walls,
-    keeper::{EgressRefused, Keeper, KeeperError, Keepers, Kept, Shell, ShellState},
+    Exit, Outlook, Owner, PlaceError, Process, Spawn, SpawnError, Terms, Walls,
+    keeper::{EgressRefused, Keeper, KeeperError, Keepers, Kept, SavedState, Shell, ShellState},
+    project::Runner,
     workspaces::Workspaces,
 };
 use serde::{Deserialize, Serialize};
@@ -213,14 +214,17 @@ impl Rooms {
         id: &str,
         spawn: Spawn,
         terms: Terms,
+        before: Option<SavedState>,
     ) -> Result<StartedShell, SpawnError> {
         let program = PathBuf::from(&spawn.program);
         let (rooms, id) = (self.clone(), id.to_owned());
         let started = tokio::spawn(async move {
             let slot = rooms.slot(&id);
-            let entered = rooms.enter(&id, &slot, spawn, terms, async |keeper, process, spawn, cwd| {
-                keeper.start_shell(process, spawn, cwd).await
-            });
+            let entered =
+                rooms.enter(&id, &slot, spawn, terms, async |keeper, process, spawn, cwd| match before {
+                    None => keeper.start_shell(process, spawn, cwd).await,
+                    Some(before) => keeper.continue_shell(process, spawn, cwd, &before).await,
+                });
             let entered = entered.await;
             rooms.tidy(&id, &slot);
             entered
@@ -251,9 +255,10 @@ impl Rooms {
             *slot = Some(self.open(id, &folder, &terms).await?);
         }
         let Some(room) = slot.as_mut() else { return Err(SpawnError::NoHome { home: folder }) };
-        let home = match terms.walls {
-            Walls::None => folder.to_string_lossy().into_owned(),
-            Walls::Sandbox => crate::HOME_INSIDE.to_owned(),
+        let home = match &terms.outlook {
+            Outlook::Bare => folder.to_string_lossy().into_owned(),
+            Outlook::System | Outlook::Root(_) => crate::HOME_INSIDE.to_owned(),
+            Outlook::Project(project) => project.folder().to_string_lossy().into_owned(),
         };
         let cwd = spawn.cwd.clone().unwrap_or(home);
         let spawn = with_proxy(spawn, &room.keeper);
@@ -279,7 +284,7 @@ impl Rooms {
 
     async fn open(&self, id: &str, folder: &Path, terms: &Terms) -> Result<Room, SpawnError> {
         let failed = |source: io::Error| SpawnError::Failed { path: folder.to_owned(), source };
-        let owner = self.inner.workspaces.owner(id, terms.walls).await;
+        let owner = self.runner(id, &terms.outlook).await;
         let owner = owner.map_err(|error| failed(io::Error::other(error)))?;
         let name = uuid::Uuid::now_v7().simple().to_string();
         let order = terms.clone().order(self.inner.orphan, folder, owner);
@@ -291,6 +296,19 @@ impl Rooms {
                 }
                 Err(SpawnError::NoRoom(error))
             }
+        }
+    }
+
+    /// Who runs in a workspace's room; the workspace is his.
+    async fn runner(&self, id: &str, outlook: &Outlook) -> Result<Owner, PlaceError> {
+        let workspaces = &self.inner.workspaces;
+        match outlook {
+            Outlook::Bare => workspaces.owner(id, Walls::None).await,
+            Outlook::System | Outlook::Root(_) => workspaces.owner(id, Walls::Sandbox).await,
+            Outlook::Project(project) => match project.runner() {
+                Runner::Mapped => workspaces.owner(id, Walls::Sandbox).await,
+                Runner::Owner(owner) => workspaces.give(id, owner).await.map(|()| owner),
+            },
         }
     }
 
@@ -430,9 +448,16 @@ impl Rooms {
 }
 
 /// Tells programs where the way out is. What the caller set stays.
+/// What programs look for to find the way out.
+const PROXIES: [&str; 4] = ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"];
+
+pub(crate) fn is_proxy(name: &str) -> bool {
+    PROXIES.contains(&name)
+}
+
 fn with_proxy(mut spawn: Spawn, keeper: &Keeper) -> Spawn {
     let Some(proxy) = keeper.proxy() else { return spawn };
-    for name in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
+    for name in PROXIES {
         spawn.env.entry(name.to_owned()).or_insert_with(|| proxy.clone());
     }
     // What listens inside is reached directly, and so are the forwards.

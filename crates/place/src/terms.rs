@@ -1,7 +1,11 @@
 //! On what terms processes run: how they are contained, and how much they may take.
 
-use crate::keeper::{Access, Limits, Mount, Network, Order, Sandbox};
-use ::keeper::codec::Blob;
+use crate::{
+    Owner, Project,
+    keeper::{Access, Limits, Mount, Network, Order, Sandbox, View},
+    project::Runner,
+};
+use ::keeper::{codec::Blob, config::INSIDE_ID};
 use std::{
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
@@ -18,16 +22,39 @@ const HOSTNAME: &str = "sandbox";
 pub enum Walls {
     /// The bare host.
     None,
+    /// The machine to look at, and one folder of it to work in.
+    Project,
     Sandbox,
+}
+
+/// What processes see of the machine.
+#[derive(Debug, Clone)]
+pub enum Outlook {
+    /// All of it, with nothing between.
+    Bare,
+    /// Its system, and a home.
+    System,
+    /// A folder that holds a whole system, and a home.
+    Root(PathBuf),
+    Project(Box<Project>),
+}
+
+impl Outlook {
+    pub fn walls(&self) -> Walls {
+        match self {
+            Self::Bare => Walls::None,
+            Self::Project(_) => Walls::Project,
+            Self::System | Self::Root(_) => Walls::Sandbox,
+        }
+    }
 }
 
 /// The terms of a room. The first process to come in sets them for all.
 #[derive(Debug, Clone)]
 pub struct Terms {
-    pub walls: Walls,
+    pub outlook: Outlook,
     pub limits: Limits,
-    /// The rest matters in a sandbox only: a folder that holds a whole system, or none for the machine's own.
-    pub root: Option<PathBuf>,
+    /// The rest matters behind walls only.
     pub mounts: Vec<Mount>,
     pub network: Network,
     /// Bytes of `/tmp`.
@@ -38,9 +65,8 @@ impl Terms {
     /// The bare machine: nothing is contained or bounded.
     pub fn host() -> Self {
         Self {
-            walls: Walls::None,
+            outlook: Outlook::Bare,
             limits: Limits::default(),
-            root: None,
             mounts: Vec::new(),
             network: Network::Full {},
             tmp_bytes: 0,
@@ -52,24 +78,41 @@ impl Terms {
         Mount { from: bytes(from), to: bytes(to), access }
     }
 
-    pub(crate) fn order(self, orphan: Duration, workspace: &Path, owner: crate::Owner) -> Order {
-        let sandbox = match self.walls {
-            Walls::None => None,
-            Walls::Sandbox => Some(Sandbox {
-                host_uid: owner.uid,
-                host_gid: owner.gid,
-                workspace: bytes(workspace),
-                root: self.root.as_deref().map(bytes),
-                mounts: self.mounts,
-                network: self.network,
-                tmp_bytes: self.tmp_bytes,
-                hostname: HOSTNAME.to_owned(),
-            }),
+    pub fn walls(&self) -> Walls {
+        self.outlook.walls()
+    }
+
+    /// What a keeper is told. `owner` is who runs there.
+    pub(crate) fn order(self, orphan: Duration, workspace: &Path, owner: Owner) -> Order {
+        let own = (INSIDE_ID, INSIDE_ID);
+        let seen = match &self.outlook {
+            Outlook::Bare => None,
+            Outlook::System => Some((View::System {}, own, HOSTNAME.to_owned())),
+            Outlook::Root(root) => Some((View::Root { folder: bytes(root) }, own, HOSTNAME.to_owned())),
+            Outlook::Project(project) => {
+                let runner = project.runner();
+                // Files are shown with the owners that they have, or with one whom everybody knows.
+                let inside = if runner == Runner::Mapped { own } else { (owner.uid, owner.gid) };
+                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                Some((project.view(runner), inside, host))
+            }
         };
+        let sandbox = seen.map(|(view, (inside_uid, inside_gid), hostname)| Sandbox {
+            host_uid: owner.uid,
+            host_gid: owner.gid,
+            inside_uid,
+            inside_gid,
+            workspace: bytes(workspace),
+            view,
+            mounts: self.mounts,
+            network: self.network,
+            tmp_bytes: self.tmp_bytes,
+            hostname,
+        });
         Order { orphan, limits: self.limits, sandbox }
     }
 }
 
-fn bytes(path: &Path) -> Blob {
+pub(crate) fn bytes(path: &Path) -> Blob {
     Blob(path.as_os_str().as_bytes().to_vec())
 }

@@ -2,7 +2,7 @@
 //! session's own within that. Pure: it decides and explains, and opens nothing.
 
 use place::{
-    Terms, Walls,
+    Outlook, Terms, Walls,
     keeper::{Access, HostRule as Rule, Limits, Mount, Network as Reach},
 };
 use protocol::{
@@ -23,6 +23,7 @@ pub struct Sandboxing {
     /// Where sessions run that name no place.
     pub place: PlaceKind,
     pub host_place: HostPlace,
+    pub projects: Projects,
     /// A folder that holds a whole system, for sandboxes to see instead of the machine's own.
     pub root: Option<PathBuf>,
     pub network: MostNetwork,
@@ -34,7 +35,18 @@ pub struct Sandboxing {
     pub limits: Bounds,
 }
 
-/// Who may choose the bare host.
+/// What the operator says about projects.
+#[derive(Debug, Clone, Default)]
+pub struct Projects {
+    /// Who may have one; whoever may have the bare host may have this too.
+    pub place: HostPlace,
+    /// Folders below which they lie; anywhere if there is none.
+    pub within: Vec<PathBuf>,
+    /// What of people's homes can be read in them.
+    pub readable: Vec<PathBuf>,
+}
+
+/// Who may choose the bare host, or a project on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostPlace {
     Nobody,
@@ -58,6 +70,7 @@ impl Default for Sandboxing {
         Self {
             place: PlaceKind::Sandbox,
             host_place: HostPlace::default(),
+            projects: Projects::default(),
             root: None,
             network: MostNetwork::default(),
             forwards: Vec::new(),
@@ -85,7 +98,8 @@ pub(crate) struct Applied {
 
 pub(crate) fn walls(place: PlaceKind) -> Walls {
     match place {
-        PlaceKind::Sandbox | PlaceKind::Project => Walls::Sandbox,
+        PlaceKind::Sandbox => Walls::Sandbox,
+        PlaceKind::Project => Walls::Project,
         PlaceKind::Host | PlaceKind::Ssh | PlaceKind::Docker => Walls::None,
     }
 }
@@ -94,19 +108,26 @@ impl Sandboxing {
     /// Where a new session runs, if its tenant may have that.
     pub(crate) fn choose(&self, tenant: &Tenant, wanted: Option<PlaceKind>) -> Result<PlaceKind, Fault> {
         let place = wanted.unwrap_or(self.place);
-        let allowed = match (place, self.host_place) {
-            (PlaceKind::Sandbox, _) | (_, HostPlace::Everybody) => true,
-            // Each of the others lets a session see what is the operator's.
-            (_, HostPlace::Operator) => *tenant == Tenant::default_tenant(),
-            (_, HostPlace::Nobody) => false,
+        let lets = |who: HostPlace| match who {
+            HostPlace::Everybody => true,
+            HostPlace::Operator => *tenant == Tenant::default_tenant(),
+            HostPlace::Nobody => false,
+        };
+        // Each but the sandbox lets a session see what is the operator's.
+        let allowed = match place {
+            PlaceKind::Sandbox => true,
+            PlaceKind::Project => lets(self.host_place) || lets(self.projects.place),
+            PlaceKind::Host | PlaceKind::Ssh | PlaceKind::Docker => lets(self.host_place),
         };
         if allowed || wanted.is_none() {
             return Ok(place);
         }
-        Err(Fault::new(
-            Code::Forbidden,
-            "The operator does not let this tenant's sessions run on the bare host",
-        ))
+        let what = if place == PlaceKind::Project {
+            "work in this machine's folders"
+        } else {
+            "run on the bare host"
+        };
+        Err(Fault::new(Code::Forbidden, format!("The operator does not let this tenant's sessions {what}")))
     }
 
     /// The terms for a session. What goes beyond the operator's bounds, or beyond the agent's policy, is refused.
@@ -127,14 +148,13 @@ impl Sandboxing {
         let network = self.network(agent, session, servers, &mut warnings)?;
         let mounts = self.mounts(agent, session)?;
         let terms = Terms {
-            walls: Walls::Sandbox,
+            outlook: self.root.clone().map_or(Outlook::System, Outlook::Root),
             limits: Limits {
                 memory_bytes: bounds.memory_mb.map(|mb| mb.saturating_mul(MIB)),
                 processes: bounds.processes,
                 cpu_percent: bounds.cpu_percent,
                 open_files: bounds.open_files,
             },
-            root: self.root.clone(),
             mounts,
             network,
             tmp_bytes: bounds.tmp_mb.unwrap_or(1).saturating_mul(MIB),
@@ -419,5 +439,16 @@ mod tests {
         assert_eq!(choose(HostPlace::Everybody, &other, host), Ok(PlaceKind::Host));
         assert_eq!(choose(HostPlace::Nobody, &own, host), Err(Code::Forbidden));
         assert_eq!(choose(HostPlace::Nobody, &own, None), Ok(PlaceKind::Sandbox));
+        let project = |host_place, place, tenant| {
+            let projects = Projects { place, ..Projects::default() };
+            let operator = Sandboxing { host_place, projects, ..Sandboxing::default() };
+            operator.choose(tenant, Some(PlaceKind::Project)).map_err(|fault| fault.code)
+        };
+        let (nobody, operator, everybody) = (HostPlace::Nobody, HostPlace::Operator, HostPlace::Everybody);
+        assert_eq!(project(nobody, operator, &own), Ok(PlaceKind::Project));
+        assert_eq!(project(nobody, operator, &other), Err(Code::Forbidden));
+        assert_eq!(project(nobody, everybody, &other), Ok(PlaceKind::Project));
+        assert_eq!(project(everybody, nobody, &other), Ok(PlaceKind::Project));
+        assert_eq!(project(nobody, nobody, &own), Err(Code::Forbidden));
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn create() -> Arc<JsonObject> {
             "place": {
                 "type": "string",
                 "enum": ["sandbox", "project", "host"],
-                "description": "local: what it sees of this machine. sandbox: private files only; project: not there yet, refused; host: all that its user may do. Only narrower than the default",
+                "description": "local: what it sees of this machine. sandbox: private files only; project: reads the machine but homes, writes the workspace (or cwd) and a private /tmp only; host: all that its user may do. Only narrower than the default",
             },
             "host": text("ssh: a name, an address or an alias of ssh_config"),
             "user": text("ssh, docker: the user"),

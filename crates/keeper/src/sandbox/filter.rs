@@ -15,6 +15,7 @@
 //!   twice.
 //! - sockets of other families than Unix, IP and netlink: raw packets, VSOCK (which reaches a virtual machine's
 //!   host past every network namespace), ALG and the rarely tested rest. Raw IP sockets need a capability.
+//! - in a project, whose files others on the machine may run: making a file set-user-id.
 //! - terminals: `TIOCSTI` and `TIOCLINUX`, which type into somebody else's.
 //!
 //! System calls of another architecture (32-bit ones, x32) do not exist.
@@ -37,6 +38,8 @@ const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const FIRST: u32 = 16;
 const SECOND: u32 = 24;
+const THIRD: u32 = 32;
+const FOURTH: u32 = 40;
 
 #[cfg(target_arch = "x86_64")]
 const OWN_ARCHITECTURE: u32 = 0xc000_003e;
@@ -119,12 +122,44 @@ const FORBIDDEN: &[c_long] = &[
 const ABSENT: &[c_long] =
     &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
+const SET_USER_ID: u32 = 0o4000;
+/// With either, `open` makes a file and looks at its mode.
+const MAKES: u32 = (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY).cast_unsigned();
+/// Calls that give a file its mode, and where in their arguments it is.
+const MODES: &[(c_long, u32)] = &[
+    (libc::SYS_fchmod, SECOND),
+    (libc::SYS_fchmodat, THIRD),
+    (libc::SYS_fchmodat2, THIRD),
+    (libc::SYS_mknodat, THIRD),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_chmod, SECOND),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_creat, SECOND),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mknod, SECOND),
+];
+/// Calls that do so when their flags say it, and where the flags and the mode are.
+const OPENS: &[(c_long, u32, u32)] = &[
+    (libc::SYS_openat, THIRD, FOURTH),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, SECOND, THIRD),
+];
+
+/// What may be done to files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Files {
+    /// They are the sandbox's own.
+    Own,
+    /// Others may run them: none becomes set-user-id.
+    Shared,
+}
+
 /// Calls looked at one after the other before the next jump.
 const GROUP: usize = 8;
 
 /// In groups by number, so that a call passes a few comparisons and not all: the kernel runs the whole filter for
 /// every number once when it is installed.
-pub(crate) fn steps() -> Vec<Step> {
+pub(crate) fn steps(files: Files) -> Vec<Step> {
     let mut steps = vec![
         Step(LOAD, 0, 0, ARCHITECTURE),
         Step(EQUAL, 1, 0, OWN_ARCHITECTURE),
@@ -134,6 +169,9 @@ pub(crate) fn steps() -> Vec<Step> {
     #[cfg(target_arch = "x86_64")]
     steps.extend([Step(AT_LEAST, 0, 1, 0x4000_0000), refuse(libc::ENOSYS)]);
     let mut rules = rules();
+    if files == Files::Shared {
+        rules.extend(mode_rules());
+    }
     rules.sort_unstable_by_key(|(number, _)| *number);
     let groups: Vec<&[(u32, Vec<Step>)]> = rules.chunks(GROUP).collect();
     for (at, group) in groups.iter().enumerate() {
@@ -189,17 +227,35 @@ fn rules() -> Vec<(u32, Vec<Step>)> {
     rules
 }
 
+fn mode_rules() -> Vec<(u32, Vec<Step>)> {
+    let allow = Step(RETURN, 0, 0, ALLOW);
+    let number = |call: c_long| u32::try_from(call).unwrap_or(u32::MAX);
+    let judge = |mode| [Step(LOAD, 0, 0, mode), Step(ANY_BIT, 0, 1, SET_USER_ID), refuse(libc::EPERM), allow];
+    // Its flags and mode are behind a pointer; who calls it knows how to go on without.
+    let mut rules = vec![(number(libc::SYS_openat2), vec![refuse(libc::ENOSYS)])];
+    rules.extend(MODES.iter().map(|(call, mode)| (number(*call), judge(*mode).to_vec())));
+    for (call, flags, mode) in OPENS {
+        let verdict = judge(*mode);
+        let beyond = length(&verdict) - 1;
+        let asked = [Step(LOAD, 0, 0, *flags), Step(ANY_BIT, 0, beyond, MAKES)];
+        rules.push((number(*call), asked.into_iter().chain(verdict).collect()));
+    }
+    rules
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// The kernel's machine, as far as the filter uses it.
-    fn run(steps: &[Step], number: c_long, architecture: u32, arguments: [u64; 2]) -> u32 {
+    fn run(steps: &[Step], number: c_long, architecture: u32, arguments: [u64; 4]) -> u32 {
         let load = |at: u32| match at {
             NUMBER => u32::try_from(number).unwrap(),
             ARCHITECTURE => architecture,
             FIRST => arguments[0] as u32,
             SECOND => arguments[1] as u32,
+            THIRD => arguments[2] as u32,
+            FOURTH => arguments[3] as u32,
             _ => panic!("loads from {at}"),
         };
         let (mut at, mut value) = (0, 0);
@@ -223,8 +279,36 @@ mod tests {
 
     #[test]
     fn refusals_and_permissions() {
-        let steps = steps();
-        let call = |number, first, second| run(&steps, number, OWN_ARCHITECTURE, [first, second]);
+        [Files::Own, Files::Shared].into_iter().for_each(refusals_of);
+    }
+
+    #[test]
+    fn nothing_becomes_set_user_id_where_others_may_run_it() {
+        let (own, shared) = (steps(Files::Own), steps(Files::Shared));
+        let made = libc::O_CREAT as u64;
+        for (number, arguments, refused) in [
+            (libc::SYS_fchmod, [3, 0o4755, 0, 0], true),
+            (libc::SYS_fchmod, [3, 0o2755, 0, 0], false),
+            (libc::SYS_fchmodat, [3, 0, 0o4755, 0], true),
+            (libc::SYS_fchmodat, [3, 0o4000, 0o755, 0], false),
+            (libc::SYS_openat, [3, 0, made, 0o4755], true),
+            (libc::SYS_openat, [3, 0, libc::O_TMPFILE as u64, 0o4755], true),
+            (libc::SYS_openat, [3, 0, made, 0o755], false),
+            (libc::SYS_openat, [3, 0, libc::O_DIRECTORY as u64, 0o4755], false),
+            (libc::SYS_mknodat, [3, 0, 0o4755, 0], true),
+        ] {
+            let verdict = if refused { ERRNO | libc::EPERM.cast_unsigned() } else { ALLOW };
+            let name = format!("{number} {arguments:?}");
+            assert_eq!(run(&shared, number, OWN_ARCHITECTURE, arguments), verdict, "{name}");
+            assert_eq!(run(&own, number, OWN_ARCHITECTURE, arguments), ALLOW, "{name}");
+        }
+        let absent = ERRNO | libc::ENOSYS.cast_unsigned();
+        assert_eq!(run(&shared, libc::SYS_openat2, OWN_ARCHITECTURE, [0; 4]), absent);
+    }
+
+    fn refusals_of(files: Files) {
+        let steps = steps(files);
+        let call = |number, first, second| run(&steps, number, OWN_ARCHITECTURE, [first, second, 0, 0]);
         let refused = |error: i32| ERRNO | error.cast_unsigned();
         for forbidden in FORBIDDEN {
             assert_eq!(call(*forbidden, 0, 0), refused(libc::EPERM), "{forbidden}");
@@ -257,7 +341,7 @@ mod tests {
         }
         assert_eq!(call(libc::SYS_ioctl, 0, libc::TIOCSTI), refused(libc::EPERM));
         assert_eq!(call(libc::SYS_ioctl, 0, libc::TIOCLINUX), refused(libc::EPERM));
-        assert_eq!(run(&steps, libc::SYS_read, 0x4000_0003, [0, 0]), refused(libc::ENOSYS));
+        assert_eq!(run(&steps, libc::SYS_read, 0x4000_0003, [0; 4]), refused(libc::ENOSYS));
         #[cfg(target_arch = "x86_64")]
         assert_eq!(call(libc::SYS_read | 0x4000_0000, 0, 0), refused(libc::ENOSYS));
     }

@@ -5,7 +5,7 @@
 use super::{confine, explain, root};
 use crate::{
     cgroup::Entry,
-    config::{self, INSIDE_ID, Network},
+    config::{self, Network},
     start::Failure,
     sys::{self, Descriptors},
 };
@@ -49,13 +49,18 @@ pub(crate) fn trouble(what: impl Into<String>) -> impl FnOnce(Errno) -> Trouble 
 }
 
 /// In the new process, which never leaves it.
-pub(crate) fn main(wanted: &config::Sandbox, entry: &Entry<'_>, socket: &OwnedFd) -> ! {
+pub(crate) fn main(
+    wanted: &config::Sandbox,
+    entry: &Entry<'_>,
+    socket: &OwnedFd,
+    mapped: Option<OwnedFd>,
+) -> ! {
     let mut go = [0];
     // A keeper that died meanwhile closed its end.
     if !matches!(rustix::io::read(socket, &mut go), Ok(1)) {
         sys::exit_now(1);
     }
-    match set_up(wanted, entry) {
+    match set_up(wanted, entry, mapped) {
         Ok(way_out) => {
             if send(socket.as_fd(), &[READY], &way_out).is_err() {
                 sys::exit_now(1);
@@ -77,11 +82,16 @@ pub(crate) fn main(wanted: &config::Sandbox, entry: &Entry<'_>, socket: &OwnedFd
 }
 
 /// The listeners of the way out, its own first.
-fn set_up(wanted: &config::Sandbox, entry: &Entry<'_>) -> Result<Vec<OwnedFd>, Trouble> {
+fn set_up(
+    wanted: &config::Sandbox,
+    entry: &Entry<'_>,
+    mapped: Option<OwnedFd>,
+) -> Result<Vec<OwnedFd>, Trouble> {
     entry.enter().map_err(trouble("enter its cgroup"))?;
     rustix::process::setsid().map_err(trouble("leave the keeper's session"))?;
-    let sources = root::Sources::open(wanted)?;
-    let (uid, gid) = (rustix::process::Uid::from_raw(INSIDE_ID), rustix::process::Gid::from_raw(INSIDE_ID));
+    let sources = root::Sources::open(wanted, mapped)?;
+    let uid = rustix::process::Uid::from_raw(wanted.inside_uid);
+    let gid = rustix::process::Gid::from_raw(wanted.inside_gid);
     confine::become_user(uid, gid).map_err(trouble("become its own user"))?;
     sources.build(wanted)?;
     rustix::system::sethostname(wanted.hostname.as_bytes()).map_err(trouble("set its host name"))?;

@@ -8,11 +8,12 @@ pub(crate) mod confine;
 mod explain;
 mod filter;
 mod init;
+mod mapped;
 mod root;
 
 use crate::{
     cgroup::{Cgroups, Group},
-    config::{self, INSIDE_ID, Network},
+    config::{self, Network, View},
     start::Failure,
     sys::{self, Side, Step},
 };
@@ -20,7 +21,7 @@ use rustix::{
     fd::{AsFd, OwnedFd},
     io::Errno,
     net::{AddressFamily, SocketFlags, SocketType},
-    process::{Pid, Signal},
+    process::{Gid, Pid, Signal, Uid},
     thread::LinkNameSpaceType as Kind,
 };
 
@@ -32,6 +33,7 @@ pub(crate) struct Sandbox {
     filter: Vec<Step>,
     group: Group,
     way_out: Vec<OwnedFd>,
+    user: (Uid, Gid),
 }
 
 const SPACES: [(&str, Kind); 6] = [
@@ -55,18 +57,24 @@ impl Sandbox {
             explain::failure("open its cgroup", Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })?;
         let network = if matches!(wanted.network, Network::Full {}) { 0 } else { sys::NEW_NETWORK };
-        let filter = filter::steps();
+        let (files, mapped) = match &wanted.view {
+            View::Project { project } => (filter::Files::Shared, mapped::folder(project, wanted)?),
+            View::System {} | View::Root { .. } => (filter::Files::Own, None),
+        };
+        let filter = filter::steps(files);
         let pid = match sys::clone(sys::NEW_NAMESPACES | network, entry.v2) {
             Ok(Side::Parent(pid)) => pid,
             Ok(Side::Child) => {
                 drop(ours);
-                init::main(wanted, &entry, &theirs)
+                init::main(wanted, &entry, &theirs, mapped)
             }
             Err(error) => return Err(explain::failure("make its namespaces", error)),
         };
         drop(entry);
         drop(theirs);
-        let mut sandbox = Self { init: pid, spaces: Vec::new(), filter, group, way_out: Vec::new() };
+        drop(mapped);
+        let user = (Uid::from_raw(wanted.inside_uid), Gid::from_raw(wanted.inside_gid));
+        let mut sandbox = Self { init: pid, spaces: Vec::new(), filter, group, way_out: Vec::new(), user };
         match sandbox.bring_up(wanted, &ours) {
             Ok(()) => Ok(sandbox),
             Err(failure) => {
@@ -95,8 +103,8 @@ impl Sandbox {
             // The price of mapping a group without privileges: none of the groups can be changed.
             write("setgroups", "deny".to_owned())?;
         }
-        write("uid_map", format!("{INSIDE_ID} {} 1\n", wanted.host_uid))?;
-        write("gid_map", format!("{INSIDE_ID} {} 1\n", wanted.host_gid))
+        write("uid_map", format!("{} {} 1\n", wanted.inside_uid, wanted.host_uid))?;
+        write("gid_map", format!("{} {} 1\n", wanted.inside_gid, wanted.host_gid))
     }
 
     /// Opens the namespaces while the first process may still be looked at.
@@ -121,6 +129,11 @@ impl Sandbox {
 
     pub(crate) fn filter(&self) -> &[Step] {
         &self.filter
+    }
+
+    /// The one user, as processes inside see it.
+    pub(crate) fn user(&self) -> (Uid, Gid) {
+        self.user
     }
 
     pub(crate) fn init(&self) -> Pid {

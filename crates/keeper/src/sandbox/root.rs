@@ -5,9 +5,11 @@
 //! identity, which may reach the data folder, and what is made anew is made as the sandbox's user, the only one that
 //! exists inside.
 
+mod project;
+
 use super::init::{Trouble, trouble};
 use crate::{
-    config::{self, Access, INSIDE_ID, Network},
+    config::{self, Access, Network, View},
     sys::{self, MountReach},
 };
 use rustix::{
@@ -50,12 +52,23 @@ const ETC_FILES: [&str; 15] = [
 /// A file of `/etc` above this is left out.
 const ETC_BYTES: u64 = 1024 * 1024;
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+const DEVICE_LINKS: [(&str, &str); 5] = [
+    ("dev/ptmx", "pts/ptmx"),
+    ("dev/fd", "/proc/self/fd"),
+    ("dev/stdin", "/proc/self/fd/0"),
+    ("dev/stdout", "/proc/self/fd/1"),
+    ("dev/stderr", "/proc/self/fd/2"),
+];
 /// Told to nobody, though the modes of most say so already.
 const MASKED: [&str; 6] = ["kcore", "keys", "kmsg", "sysrq-trigger", "timer_list", "sched_debug"];
 /// The root itself holds a few small files.
 const ROOT_OPTIONS: &str = "mode=0755,size=8m,nr_inodes=4096";
 /// Where the new root is put together; any folder would do, because only this process sees it.
 const SITE: &str = "/tmp";
+
+/// A copy of a mount and all below it, which is nowhere yet.
+pub(super) const CLONED: OpenTreeFlags =
+    OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC).union(OpenTreeFlags::AT_RECURSIVE);
 
 const RDONLY: u64 = 0x1;
 const NOSUID: u64 = 0x2;
@@ -75,8 +88,17 @@ enum Kind {
     File,
 }
 
+/// Whose `/etc` there is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Etc {
+    Own,
+    Roots,
+}
+
 /// What comes from the host.
 pub(crate) struct Sources {
+    /// The whole host, for a project.
+    whole: Option<OwnedFd>,
     binds: Vec<Bind>,
     links: Vec<(PathBuf, PathBuf)>,
     files: Vec<(PathBuf, Vec<u8>)>,
@@ -84,13 +106,14 @@ pub(crate) struct Sources {
 
 impl Sources {
     /// With the keeper's identity.
-    pub(crate) fn open(wanted: &config::Sandbox) -> Result<Self, Trouble> {
+    pub(crate) fn open(wanted: &config::Sandbox, mapped: Option<OwnedFd>) -> Result<Self, Trouble> {
         let propagation = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", propagation).map_err(trouble("make its mounts private"))?;
-        let mut sources = Self { binds: Vec::new(), links: Vec::new(), files: Vec::new() };
-        match &wanted.root {
-            None => sources.host_system(&wanted.network)?,
-            Some(root) => sources.named_system(path(&root.0))?,
+        let mut sources = Self { whole: None, binds: Vec::new(), links: Vec::new(), files: Vec::new() };
+        match &wanted.view {
+            View::System {} => sources.host_system(&wanted.network)?,
+            View::Root { folder } => sources.named_system(path(&folder.0))?,
+            View::Project { project } => sources.project(wanted, project, mapped)?,
         }
         for name in DEVICES {
             let from = Path::new("/dev").join(name);
@@ -98,7 +121,9 @@ impl Sources {
                 sources.bind(&from, Path::new("dev").join(name), NOSUID | NOEXEC)?;
             }
         }
-        sources.bind(path(&wanted.workspace.0), PathBuf::from("home/user"), NOSUID | NODEV)?;
+        if sources.whole.is_none() {
+            sources.bind(path(&wanted.workspace.0), PathBuf::from("home/user"), NOSUID | NODEV)?;
+        }
         for mount in &wanted.mounts {
             let flags = match mount.access {
                 Access::ReadOnly => RDONLY | NOSUID | NODEV,
@@ -157,11 +182,13 @@ impl Sources {
     /// Clones what is at `from`, with everything mounted below it, and sets the flags while nobody sees it.
     fn bind(&mut self, from: &Path, to: PathBuf, flags: u64) -> Result<(), Trouble> {
         let what = || format!("bind {} from the host", from.display());
-        let open =
-            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-        let tree = rustix::mount::open_tree(CWD, from, open).map_err(trouble(what()))?;
-        sys::mount_attributes(tree.as_fd(), flags, MountReach::Below).map_err(trouble(what()))?;
-        let stat = rustix::fs::statat(&tree, c"", AtFlags::EMPTY_PATH).map_err(trouble(what()))?;
+        let tree = rustix::mount::open_tree(CWD, from, CLONED).map_err(trouble(what()))?;
+        self.bind_tree(tree, to, flags).map_err(trouble(what()))
+    }
+
+    fn bind_tree(&mut self, tree: OwnedFd, to: PathBuf, flags: u64) -> Result<(), Errno> {
+        sys::mount_attributes(tree.as_fd(), flags, MountReach::Below)?;
+        let stat = rustix::fs::statat(&tree, c"", AtFlags::EMPTY_PATH)?;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Kind::Folder,
             _ => Kind::File,
@@ -172,6 +199,14 @@ impl Sources {
 
     /// As the sandbox's user. Afterwards the process stands in the new root, and the old one is gone.
     pub(crate) fn build(self, wanted: &config::Sandbox) -> Result<(), Trouble> {
+        match &wanted.view {
+            View::System {} => self.build_sandbox(wanted, Etc::Own),
+            View::Root { .. } => self.build_sandbox(wanted, Etc::Roots),
+            View::Project { project } => self.build_project(wanted, project),
+        }
+    }
+
+    fn build_sandbox(self, wanted: &config::Sandbox, etc: Etc) -> Result<(), Trouble> {
         let plain = MountFlags::NOSUID | MountFlags::NODEV;
         let on = |what: &str| trouble(format!("make {what}"));
         rustix::mount::mount("tmpfs", SITE, "tmpfs", plain, Some(&*text(ROOT_OPTIONS)))
@@ -180,31 +215,15 @@ impl Sources {
         for folder in ["etc", "dev", "dev/pts", "dev/shm", "proc", "tmp", "run", "var", "home", "home/user"] {
             make_folder(Path::new(folder))?;
         }
-        if wanted.root.is_none() {
+        if etc == Etc::Own {
             self.own_etc(wanted)?;
         }
         for (name, aim) in &self.links {
             rustix::fs::symlinkat(aim, CWD, name).map_err(on("a link of the system"))?;
         }
-        let proc_flags = plain | MountFlags::NOEXEC | MountFlags::RDONLY;
-        rustix::mount::mount("proc", "proc", "proc", proc_flags, None).map_err(trouble("mount /proc"))?;
-        let tmp = format!("mode=1777,size={}", wanted.tmp_bytes);
-        for folder in ["tmp", "dev/shm"] {
-            rustix::mount::mount("tmpfs", folder, "tmpfs", plain, Some(&*text(&tmp))).map_err(on("/tmp"))?;
-        }
-        let terminals = text("newinstance,ptmxmode=0666,mode=0620");
-        let quiet = MountFlags::NOSUID | MountFlags::NOEXEC;
-        rustix::mount::mount("devpts", "dev/pts", "devpts", quiet, Some(&*terminals))
-            .map_err(on("/dev/pts"))?;
-        for (name, aim) in [
-            ("workspace", "home/user"),
-            ("dev/ptmx", "pts/ptmx"),
-            ("dev/fd", "/proc/self/fd"),
-            ("dev/stdin", "/proc/self/fd/0"),
-            ("dev/stdout", "/proc/self/fd/1"),
-            ("dev/stderr", "/proc/self/fd/2"),
-            ("var/tmp", "../tmp"),
-        ] {
+        mount_own(wanted)?;
+        for (name, aim) in [("workspace", "home/user"), ("var/tmp", "../tmp")].into_iter().chain(DEVICE_LINKS)
+        {
             match rustix::fs::symlinkat(aim, CWD, name) {
                 // An operator's root may bring its own `/var`.
                 Ok(()) | Err(Errno::EXIST) => {}
@@ -212,17 +231,12 @@ impl Sources {
             }
         }
         self.place_binds()?;
-        for name in MASKED {
-            let masked = Path::new("proc").join(name);
-            if masked.exists() {
-                rustix::mount::mount_bind("dev/null", &masked).map_err(trouble("mask a file of /proc"))?;
-            }
-        }
+        mask()?;
         enter()
     }
 
     fn own_etc(&self, wanted: &config::Sandbox) -> Result<(), Trouble> {
-        let id = INSIDE_ID;
+        let id = wanted.inside_uid;
         let host = &wanted.hostname;
         let own = [
             (
@@ -253,6 +267,31 @@ impl Sources {
         }
         Ok(())
     }
+}
+
+/// What each root has of its own: `/proc`, `/tmp`, shared memory and terminals.
+fn mount_own(wanted: &config::Sandbox) -> Result<(), Trouble> {
+    let plain = MountFlags::NOSUID | MountFlags::NODEV;
+    let on = |what: &str| trouble(format!("make {what}"));
+    let proc_flags = plain | MountFlags::NOEXEC | MountFlags::RDONLY;
+    rustix::mount::mount("proc", "proc", "proc", proc_flags, None).map_err(trouble("mount /proc"))?;
+    let tmp = format!("mode=1777,size={}", wanted.tmp_bytes);
+    for folder in ["tmp", "dev/shm"] {
+        rustix::mount::mount("tmpfs", folder, "tmpfs", plain, Some(&*text(&tmp))).map_err(on("/tmp"))?;
+    }
+    let terminals = text("newinstance,ptmxmode=0666,mode=0620");
+    let quiet = MountFlags::NOSUID | MountFlags::NOEXEC;
+    rustix::mount::mount("devpts", "dev/pts", "devpts", quiet, Some(&*terminals)).map_err(on("/dev/pts"))
+}
+
+fn mask() -> Result<(), Trouble> {
+    for name in MASKED {
+        let masked = Path::new("proc").join(name);
+        if masked.exists() {
+            rustix::mount::mount_bind("dev/null", &masked).map_err(trouble("mask a file of /proc"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the current folder the root, lets go of the old one, and lets nobody write to the new one itself.

@@ -79,6 +79,38 @@ pub fn start_with(mut command: Command, config: &Config) -> Started {
     wire::read(body).unwrap()
 }
 
+/// A keeper that another command starts.
+pub fn fixture(command: Command, dir: tempfile::TempDir, config: Config) -> Fixture {
+    match start_with(command, &config) {
+        Started::Ready { pid } => Fixture { dir, pid, name: config.name },
+        Started::Failed { what, fix } => panic!("{what}; {fix}"),
+    }
+}
+
+/// The keeper as an ordinary user, which the tests are not when they run as root.
+#[expect(clippy::disallowed_methods, reason = "a test starts the program under test as somebody else")]
+pub fn as_ordinary(id: u32, dir: &Path) -> Command {
+    let program = dir.join("program");
+    std::fs::copy(binary(), &program).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    for path in [dir, &program, &dir.join("token")] {
+        std::os::unix::fs::chown(path, Some(id), Some(id)).unwrap();
+    }
+    let mut command = Command::new("setpriv");
+    let id = id.to_string();
+    command.args([
+        "--reuid",
+        &id,
+        "--regid",
+        &id,
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+    ]);
+    command.arg(program).env("KEEPER_SECRET", "outside");
+    command
+}
+
 impl Fixture {
     pub fn new() -> Self {
         Self::with(|_| ())

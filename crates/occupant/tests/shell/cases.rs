@@ -629,8 +629,10 @@ async fn check(driver: &mut Driver, case: &Case, wrong: &mut Vec<String>) {
 }
 
 async fn family(name: &str, cases: &[Case]) {
-    let near =
-        async { [run(name, cases, Place::Host).await, run(name, cases, Place::Sandbox).await].concat() };
+    let near = async {
+        let host = run(name, cases, Place::Host).await;
+        [host, run(name, cases, Place::Sandbox).await, run(name, cases, Place::Project).await].concat()
+    };
     let far = async { [run(name, cases, Place::Ssh).await, run(name, cases, Place::Docker).await].concat() };
     let (near, far) = tokio::join!(near, far);
     let wrong = [near, far].concat();

@@ -46,15 +46,19 @@ pub(crate) struct Ground {
 pub(crate) enum Place {
     Host,
     Sandbox,
+    Project,
     Ssh,
     Docker,
 }
 
 impl Place {
+    pub(crate) const ALL: [Self; 5] = [Self::Host, Self::Sandbox, Self::Project, Self::Ssh, Self::Docker];
+
     pub(crate) fn tag(self) -> &'static str {
         match self {
             Self::Host => "host",
             Self::Sandbox => "box",
+            Self::Project => "project",
             Self::Ssh => "ssh",
             Self::Docker => "docker",
         }
@@ -90,18 +94,22 @@ impl Ground {
         let dir = tempfile::tempdir().unwrap();
         let keepers = Keepers::new(dir.path());
         match place {
-            Place::Host | Place::Sandbox => Ok(Self::near(name, dir, keepers, place).await),
+            Place::Host | Place::Sandbox | Place::Project => Ok(Self::near(name, dir, keepers, place).await),
             Place::Ssh | Place::Docker => Self::far(dir, keepers, place).await,
         }
     }
 
     async fn near(name: &str, dir: tempfile::TempDir, keepers: Keepers, place: Place) -> Self {
-        let sandbox = (place == Place::Sandbox).then(|| sandbox(dir.path()));
+        let sandbox = match place {
+            Place::Sandbox => Some(sandbox(dir.path(), keeper::View::System {})),
+            Place::Project => Some(project(dir.path())),
+            Place::Host | Place::Ssh | Place::Docker => None,
+        };
         let order = Order { orphan: Duration::from_secs(120), limits: Limits::default(), sandbox };
         let name = format!("sh-{name}-{}", std::process::id());
         let keeper = keepers.start(&name, order).await.unwrap();
         let site = match place {
-            Place::Sandbox => PathBuf::from("/tmp"),
+            Place::Sandbox | Place::Project => PathBuf::from("/tmp"),
             Place::Host | Place::Ssh | Place::Docker => dir.path().join("keepers").join(&name),
         };
         Self { dir, keepers, keeper, name, place, shells: 0, far: None, site }
@@ -153,6 +161,12 @@ impl Ground {
                 own(&outside);
                 Path::new("/home/user").join(name)
             }
+            Place::Project => {
+                let home = self.dir.path().canonicalize().unwrap().join("project").join(name);
+                std::fs::create_dir(&home).unwrap();
+                own(&home);
+                home
+            }
             Place::Ssh => {
                 let home = self.dir.path().join("work").join(name);
                 std::fs::create_dir(&home).unwrap();
@@ -164,8 +178,8 @@ impl Ground {
                 Path::new(FAR_WORK).join(name)
             }
         };
-        let site = shell::site_prefix(&self.site.to_string_lossy());
-        let secrets = Secrets::new(&Redactor::default(), Shapes::Known, Some(&site));
+        let sites = shell::site_prefixes(&self.site.to_string_lossy());
+        let secrets = Secrets::new(&Redactor::default(), Shapes::Known, &sites);
         Driver::start(self.keeper.clone(), self.shells, home, secrets).await
     }
 
@@ -215,7 +229,24 @@ fn is_root() -> bool {
     std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0
 }
 
-fn sandbox(dir: &Path) -> keeper::Sandbox {
+/// A folder of the machine to work in, by its own user.
+fn project(dir: &Path) -> keeper::Sandbox {
+    let folder = dir.canonicalize().unwrap().join("project");
+    std::fs::create_dir(&folder).unwrap();
+    own(&folder);
+    let blob = |path: &Path| keeper::Blob(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()).to_vec());
+    let project = keeper::ShownProject {
+        folder: blob(&folder),
+        mapped: None,
+        home: blob(Path::new("/home/user")),
+        hidden: ["/home", "/root"].map(|path| blob(Path::new(path))).to_vec(),
+        readable: Vec::new(),
+    };
+    let wanted = sandbox(dir, keeper::View::Project { project });
+    keeper::Sandbox { inside_uid: wanted.host_uid, inside_gid: wanted.host_gid, ..wanted }
+}
+
+fn sandbox(dir: &Path, view: keeper::View) -> keeper::Sandbox {
     let workspace = dir.join("workspace");
     std::fs::create_dir(&workspace).unwrap();
     own(&workspace);
@@ -224,7 +255,9 @@ fn sandbox(dir: &Path) -> keeper::Sandbox {
         host_uid: std::os::unix::fs::MetadataExt::uid(&this),
         host_gid: std::os::unix::fs::MetadataExt::gid(&this),
         workspace: keeper::Blob(std::os::unix::ffi::OsStrExt::as_bytes(workspace.as_os_str()).to_vec()),
-        root: None,
+        inside_uid: 1000,
+        inside_gid: 1000,
+        view,
         mounts: Vec::new(),
         network: keeper::Network::None {},
         tmp_bytes: 64 << 20,

@@ -29,8 +29,11 @@ const ENDLESS: &[(&str, &str)] = &[
 
 #[tokio::test]
 async fn a_timeout_stops_everything_and_the_session_goes_on() {
-    let all = tokio::join!(timeouts(Place::Host), timeouts(Place::Ssh), timeouts(Place::Docker));
-    let wrong = [all.0, all.1, all.2].concat();
+    let near = async {
+        [timeouts(Place::Host).await, timeouts(Place::Sandbox).await, timeouts(Place::Project).await].concat()
+    };
+    let (near, ssh, docker) = tokio::join!(near, timeouts(Place::Ssh), timeouts(Place::Docker));
+    let wrong = [near, ssh, docker].concat();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

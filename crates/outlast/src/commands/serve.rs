@@ -226,6 +226,7 @@ fn shells(config: &Config, orphan: Duration) -> Result<session::ShellOptions, Fa
         },
         patterns: patterns.collect::<Result<_, _>>()?,
         fence: fence.map_err(|bad| Failure::Usage(format!("shells.allow and shells.deny: {bad}")))?,
+        network: given.network.clone().unwrap_or(usual.network),
         remote: session::RemotePolicy {
             trust: if given.trust_on_first_use { session::Trust::FirstUse } else { session::Trust::Known },
             lodging: match given.lodge {
@@ -249,11 +250,11 @@ pub(super) fn sandboxing(given: config::Sandbox) -> Result<session::Sandboxing, 
     });
     Ok(session::Sandboxing {
         place: given.place.unwrap_or(usual.place),
-        host_place: match given.host_place {
-            None => usual.host_place,
-            Some(config::HostPlace::Nobody) => session::HostPlace::Nobody,
-            Some(config::HostPlace::Operator) => session::HostPlace::Operator,
-            Some(config::HostPlace::Everybody) => session::HostPlace::Everybody,
+        host_place: given.host_place.map_or(usual.host_place, who),
+        projects: session::Projects {
+            place: given.project_place.map_or(usual.projects.place, who),
+            within: absolute("sandbox.projects", given.projects)?,
+            readable: absolute("sandbox.readable", given.readable)?,
         },
         root: given.root,
         network: match given.network {
@@ -274,6 +275,22 @@ pub(super) fn sandboxing(given: config::Sandbox) -> Result<session::Sandboxing, 
             tmp_mb: given.limits.tmp_mb.or(usual.limits.tmp_mb),
         },
     })
+}
+
+fn who(place: config::HostPlace) -> session::HostPlace {
+    match place {
+        config::HostPlace::Nobody => session::HostPlace::Nobody,
+        config::HostPlace::Operator => session::HostPlace::Operator,
+        config::HostPlace::Everybody => session::HostPlace::Everybody,
+    }
+}
+
+/// Paths that may not be there yet, and are not the server's working directory's.
+fn absolute(setting: &str, paths: Vec<std::path::PathBuf>) -> Result<Vec<std::path::PathBuf>, Failure> {
+    match paths.iter().find(|path| !path.is_absolute()) {
+        Some(path) => Err(Failure::Usage(format!("{setting}: {} is not an absolute path", path.display()))),
+        None => Ok(paths),
+    }
 }
 
 fn door_options(config: &Config) -> doors::Options {

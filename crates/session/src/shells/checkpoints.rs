@@ -1,11 +1,12 @@
 //! Checkpoints of a shell's files: kept in the snapshot store, brought back in place while everything stands still.
 //!
-//! A sandbox's checkpoints are of its whole home; on the bare host they are of the folder that the caller named, and
-//! never of a home folder that nobody named.
+//! A sandbox's checkpoints are of its whole home, a project's of its folder; on the bare host they are of the folder
+//! that the caller named, and never of a home folder that nobody named.
 
 use super::{afar::Afar, grip::Grip, memo::ShellSpec};
 use crate::{Shared, faults, policy::walls, spec::internal};
 use journal::NewSession;
+use place::snapshot::Owners;
 use protocol::{Checkpoint, Code, Fault, PlaceKind, RestoredCheckpoint, SnapshotTaken, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, pin::Pin, sync::Arc};
@@ -120,7 +121,12 @@ impl Near {
         }
         let draft = format!("{DRAFT}{}", uuid::Uuid::now_v7().simple());
         let (folder, draft) = match fixed.place {
-            PlaceKind::Sandbox | PlaceKind::Project => {
+            PlaceKind::Project => {
+                let folder = project_folder(shared, spec)?;
+                let draft = folder.join(draft);
+                (folder, draft)
+            }
+            PlaceKind::Sandbox => {
                 let folder = shared.place.folder(&fixed.sandbox);
                 let draft = folder.with_file_name(draft);
                 (folder, draft)
@@ -164,21 +170,40 @@ impl Near {
 
 impl Spot {
     async fn keep(&self, id: &str, previous: Option<&str>) -> Result<Option<SnapshotTaken>, Fault> {
-        let walls = walls(self.fixed.place);
-        let owner = self.shared.place.owner(&self.fixed.sandbox, walls).await;
-        let owners = owner.map_err(|error| faults::place(&error))?.owners(walls);
+        let owners = self.owners().await?;
         let previous = previous.map(|id| row(&self.fixed, id));
         let name = row(&self.fixed, id);
         self.shared.sandboxes.keep(&self.fixed.tenant, &name, previous.as_deref(), &self.folder, owners).await
     }
 
     async fn bring_back(&self, id: &str) -> Result<u64, Fault> {
-        let walls = walls(self.fixed.place);
-        let owner = self.shared.place.owner(&self.fixed.sandbox, walls).await;
-        let owners = owner.map_err(|error| faults::place(&error))?.owners(walls);
+        let owners = self.owners().await?;
         let name = row(&self.fixed, id);
         self.shared.sandboxes.bring_back(&name, &self.folder, &self.draft, owners).await
     }
+
+    /// Files of a sandbox have its one owner; others have those that the machine knows.
+    async fn owners(&self) -> Result<Owners, Fault> {
+        if self.fixed.place != PlaceKind::Sandbox {
+            return Ok(Owners::default());
+        }
+        let walls = walls(self.fixed.place);
+        let owner = self.shared.place.owner(&self.fixed.sandbox, walls).await;
+        Ok(owner.map_err(|error| faults::place(&error))?.owners(walls))
+    }
+}
+
+/// A project's own folder, unless the server's data lies in it: that changes with every checkpoint.
+fn project_folder(shared: &Shared, spec: &ShellSpec) -> Result<PathBuf, Fault> {
+    let folder =
+        spec.project.as_ref().map(PathBuf::from).ok_or_else(|| internal("a project without a folder"))?;
+    let data = std::fs::canonicalize(&shared.options.data).unwrap_or_else(|_| shared.options.data.clone());
+    if data.starts_with(&folder) {
+        let text = "The project holds the server's own data, so that no checkpoint of it can be taken; work in a \
+                    folder below it";
+        return Err(Fault::new(Code::Unsupported, text));
+    }
+    Ok(folder)
 }
 
 /// The folder that a shell on the bare host is about.
@@ -223,7 +248,7 @@ pub(super) fn restore(ground: Ground, number: u64, to: String) -> Doing {
     Box::pin(async move {
         let (undo, files_changed) = match ground {
             Ground::Near(near) => {
-                if matches!(near.still, Still::Cannot) && near.spot.fixed.place != PlaceKind::Host {
+                if matches!(near.still, Still::Cannot) && near.spot.fixed.place == PlaceKind::Sandbox {
                     let text =
                         "This machine can hold nothing still, so that files in use cannot be brought back";
                     return Err(Fault::new(Code::Unsupported, text));

@@ -4,12 +4,14 @@ use super::command::ShellCommand;
 use crate::{Shared, task::Command};
 use place::{
     Hold, Tie,
-    keeper::{Keeper, KeeperError},
+    keeper::{Keeper, KeeperError, SavedState},
     remote::{Lodged, Password, Target},
 };
 use protocol::SessionId;
 use std::{pin::Pin, sync::Arc, time::Duration};
 
+/// How long a keeper has to say what its shell's state was.
+const ASKING: Duration = Duration::from_secs(3);
 /// How long a keeper elsewhere has to end once it was asked to.
 const ENDING: Duration = Duration::from_secs(10);
 /// How long it may take to reach one again whose connection is gone, and to end it.
@@ -118,6 +120,16 @@ impl Grip {
                 Box::pin(async move { keeper.thaw(Some(process)).await })
             }
         }
+    }
+
+    /// What the shell last said of its state; none when it does not answer.
+    pub(super) async fn saved_state(&self) -> Option<SavedState> {
+        let process = match self {
+            Self::Local(hold) => hold.tie().process,
+            Self::Remote(far) => far.process,
+        };
+        let asked = tokio::time::timeout(ASKING, self.keeper().saved_state(process));
+        asked.await.ok().flatten()
     }
 
     /// Lets the shell go on without an owner, for the next server.

@@ -9,6 +9,7 @@ mod chores;
 mod command;
 mod grip;
 mod memo;
+mod project;
 mod results;
 mod seat;
 mod task;
@@ -16,7 +17,13 @@ mod task;
 pub(crate) use command::{ShellCommand, no_shell};
 pub(crate) use task::{ShellTask, serve_stored};
 
-use crate::{Caller, NewWork, Sessions, faults, live::Reply, pen::Pen, spec::internal, task as agents};
+use crate::{
+    Caller, NewWork, Sessions, faults,
+    live::{Card, Reply},
+    pen::Pen,
+    spec::internal,
+    task as agents,
+};
 use command::{Glimpse, Order};
 use journal::{NewSession, SessionQuery};
 use memo::{ShellMemo, ShellSpec};
@@ -28,8 +35,8 @@ use occupant::{
 use place::remote;
 use protocol::{
     Actor, Alias, Body, Budget, Checkpoint, Code, EventKind, ExecCommand, ExecResult, Fault, ListedShell,
-    LiveOutput, OpenShell, OpenedShell, PlaceKind, RestoredCheckpoint, SessionId, SessionKind, SessionRef,
-    Status, Tenant, Timestamp, Transport, limits,
+    LiveOutput, Network, OpenShell, OpenedShell, PlaceKind, RestoredCheckpoint, SessionId, SessionKind,
+    SessionRef, Status, Tenant, Timestamp, Transport, limits,
 };
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot};
@@ -58,6 +65,8 @@ pub struct ShellOptions {
     pub patterns: Vec<Pattern>,
     /// The operator's own rules for every command.
     pub fence: Fence,
+    /// What shells behind walls reach, within what the operator allows sandboxes.
+    pub network: Network,
     pub remote: remote::Policy,
     /// The container engine's socket.
     pub engine: PathBuf,
@@ -72,6 +81,7 @@ impl Default for ShellOptions {
             shapes: Shapes::Known,
             patterns: Vec::new(),
             fence: Fence::default(),
+            network: Network::NONE,
             remote: remote::Policy::default(),
             engine: PathBuf::from("/var/run/docker.sock"),
         }
@@ -98,7 +108,10 @@ impl Sessions {
         }
         let fence = Fence::new(&request.allow, &request.deny);
         fence.map_err(|bad| Fault::invalid(format!("the policy cannot be used: {bad}")))?;
-        let spec = ShellSpec::check(request)?;
+        let mut spec = ShellSpec::check(request)?;
+        if place == PlaceKind::Project {
+            project::settle(shared, &mut spec).await?;
+        }
         let name = self.alias_tail(&spec).await?;
         self.admit_work(&caller.tenant, NewWork::Session).await?;
         let slot = shared.shell_slots.take(&caller.tenant).map_err(|fault| match fault.code {
@@ -129,13 +142,14 @@ impl Sessions {
         };
         let state = agents::first_state(None, None, now);
         let writer = shared.journal.begin(fixed.clone());
-        let inbox = shared.live.open(id);
+        let (inbox, card) = (shared.live.open(id), Card::of(&fixed));
         let pen = Pen::new(Arc::clone(shared), writer, fixed, state, 1, None);
         let (reply, answer) = oneshot::channel();
         let mut task = ShellTask::assemble(pen, inbox, spec, ShellMemo::default());
         task.create(Actor::Key(caller.key), slot, reply);
         agents::spawn_new_shell(task, Arc::clone(shared), id);
         answer.await.unwrap_or_else(|_| Err(internal("a new shell's task ended without an answer")))?;
+        shared.live.introduce(id, card);
         let glimpse = self.look(id).await?;
         Ok(OpenedShell {
             session: id,
@@ -165,10 +179,6 @@ impl Sessions {
             (Transport::Local, Some(PlaceKind::Ssh | PlaceKind::Docker)) => {
                 return Err(Fault::invalid("place is sandbox, project or host; the rest is the transport's"));
             }
-            (Transport::Local, Some(PlaceKind::Project)) => {
-                let text = "This server has no place \"project\" yet; use sandbox, or host where you may";
-                return Err(Fault::new(Code::Unsupported, text));
-            }
             (Transport::Local, wanted) => wanted,
             (Transport::Ssh(_) | Transport::Docker(_), Some(_)) => {
                 return Err(Fault::invalid("place is for local shells only"));
@@ -186,10 +196,7 @@ impl Sessions {
         session: &SessionRef,
         request: ExecCommand,
     ) -> Result<Execution, Fault> {
-        let row = self.row(caller, session).await?;
-        if row.fixed.kind != SessionKind::Shell {
-            return Err(no_shell());
-        }
+        let id = self.shell(caller, session).await?;
         let timeout = request.timeout_secs.unwrap_or(limits::COMMAND_SECS);
         if timeout == 0 || timeout > limits::COMMAND_SECS_MOST {
             return Err(Fault::invalid(format!("timeout_secs must be 1 to {}", limits::COMMAND_SECS_MOST)));
@@ -215,7 +222,7 @@ impl Sessions {
             timeout: Duration::from_secs(timeout),
             yields: request.yield_secs.map(Duration::from_secs),
         });
-        self.ask(row.fixed.id, |reply| ShellCommand::Exec { order, reply }).await
+        self.ask(id, |reply| ShellCommand::Exec { order, reply }).await
     }
 
     /// Stops a command that runs, or takes one back that waits; its result is told as ever. False if it has ended.
@@ -252,16 +259,14 @@ impl Sessions {
         wait: Duration,
         budget: Option<Budget>,
     ) -> Result<ExecResult, Fault> {
-        let row = self.row(caller, session).await?;
-        if row.fixed.kind != SessionKind::Shell {
-            return Err(no_shell());
-        }
+        let id = self.shell(caller, session).await?;
         let plan = budget.as_ref().map(plan).transpose()?.map(Box::new);
         let again = plan.clone();
         let wait = wait.min(Duration::from_secs(limits::COMMAND_SECS_MOST));
-        let told = self.ask(row.fixed.id, |reply| ShellCommand::Poll { command, wait, plan, reply }).await;
+        let told = self.ask(id, |reply| ShellCommand::Poll { command, wait, plan, reply }).await;
         match told {
             Err(fault) if fault.code == Code::NotFound => {
+                let row = self.row(caller, session).await?;
                 let found = self.ended_command(&row, command).await?;
                 found.map(|result| task::narrowed(result, again.as_deref())).ok_or(fault)
             }
@@ -403,10 +408,9 @@ impl Sessions {
     }
 
     async fn shell(&self, caller: &Caller, session: &SessionRef) -> Result<SessionId, Fault> {
-        let row = self.row(caller, session).await?;
-        match row.fixed.kind {
-            SessionKind::Shell => Ok(row.fixed.id),
-            SessionKind::Agent => Err(no_shell()),
+        match self.identify(caller, session).await? {
+            (id, SessionKind::Shell) => Ok(id),
+            (_, SessionKind::Agent) => Err(no_shell()),
         }
     }
 

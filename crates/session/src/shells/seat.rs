@@ -3,18 +3,19 @@
 
 use super::{
     grip::{Far, Grip, Way},
-    memo::{ShellMemo, ShellSpec, Target},
+    memo::{self, ShellMemo, ShellSpec, Target},
+    project,
 };
 use crate::{Shared, faults, policy::walls, quota::Slot, spec::internal};
 use journal::NewSession;
 use occupant::{
     Redactor,
-    shell::{ARGS, PROGRAM, fit_env, site_prefix},
+    shell::{ARGS, PROGRAM, fit_env, site_prefixes},
     text::Secrets,
 };
 use place::{
-    Spawn, SpawnError, Terms, Walls,
-    keeper::{Keeper, Manner, Shell, ShellState},
+    Outlook, Project, Spawn, SpawnError, Terms, Walls,
+    keeper::{Keeper, Manner, SavedState, Shell, ShellState},
     remote::{self, Machine, Password, RemoteError},
 };
 use protocol::{Body, Code, Fault, McpServers, PlaceKind, Policy, SessionId};
@@ -67,14 +68,20 @@ fn local_outfit(
     spec: &ShellSpec,
     memo: &ShellMemo,
     program: &str,
+    project: Option<&Project>,
 ) -> Outfit {
-    let home = shared.place.home(&fixed.sandbox, walls(fixed.place)).to_string_lossy().into_owned();
-    let env = match (fixed.place, &spec.own_env) {
+    let home = shared.place.home(&fixed.sandbox, walls(fixed.place));
+    let (home, start) = match project {
+        Some(project) => (project.home().to_owned(), project.folder().to_owned()),
+        None => (home.clone(), home),
+    };
+    let mut env = match (fixed.place, &spec.own_env) {
         (PlaceKind::Host, Some(own)) => own.clone(),
         (PlaceKind::Host, None) => shared.options.shells.host_env.clone(),
         _ => BTreeMap::new(),
     };
-    outfit(spec, memo, env, home, program.to_owned())
+    env.entry("HOME".to_owned()).or_insert_with(|| home.to_string_lossy().into_owned());
+    outfit(spec, memo, env, start.to_string_lossy().into_owned(), program.to_owned())
 }
 
 fn far_outfit(spec: &ShellSpec, memo: &ShellMemo, machine: &Machine) -> Result<Outfit, Fault> {
@@ -130,15 +137,20 @@ pub(super) fn secrets(shared: &Shared, fixed: &NewSession, spec: &ShellSpec, mem
         (Target::Ssh(_) | Target::Docker(_), ..) => {
             memo.lodged.as_ref().map(|far| PathBuf::from(&far.folder))
         }
-        (Target::Local, Walls::Sandbox, _) => Some(PathBuf::from("/tmp")),
+        (Target::Local, Walls::Sandbox | Walls::Project, _) => Some(PathBuf::from("/tmp")),
         (Target::Local, Walls::None, Some(tie)) => {
             Some(shared.options.data.join("keepers").join(&tie.keeper))
         }
         (Target::Local, Walls::None, None) => None,
     };
-    let site = site.map(|folder| site_prefix(&folder.to_string_lossy()));
+    let sites = site.map(|folder| site_prefixes(&folder.to_string_lossy()));
     let (given, options) = (Redactor::new(spec.secrets()), &shared.options.shells);
-    Secrets::with_patterns(&given, options.shapes, &options.patterns, site.as_deref())
+    Secrets::with_patterns(
+        &given,
+        options.shapes,
+        &options.patterns,
+        sites.as_ref().map_or(&[], <[_; 2]>::as_slice),
+    )
 }
 
 /// Sets out; the task hears when it is there.
@@ -167,15 +179,24 @@ async fn launch_local(
     slot: Slot,
 ) -> Result<Launched, Fault> {
     let sandboxing = &shared.options.sandboxing;
-    let applied = sandboxing.apply(fixed.place, &Policy::default(), None, &McpServers::new())?;
-    let outfit = local_outfit(shared, fixed, spec, memo, PROGRAM);
+    let policy = Policy { network: Some(shared.options.shells.network.clone()), ..Policy::default() };
+    let mut applied = sandboxing.apply(fixed.place, &policy, None, &McpServers::new())?;
+    let project = match fixed.place {
+        PlaceKind::Project => Some(project::find(shared, spec).await?),
+        PlaceKind::Sandbox | PlaceKind::Host | PlaceKind::Ssh | PlaceKind::Docker => None,
+    };
+    if let Some(project) = &project {
+        applied.terms.outlook = Outlook::Project(Box::new(project.clone()));
+    }
+    let outfit = local_outfit(shared, fixed, spec, memo, PROGRAM, project.as_ref());
     // Nobody clears the folder while somebody comes in.
     let _entry = shared.sandboxes.entry(&fixed.sandbox).await;
     let mut told = prepare(shared, fixed).await?;
-    let (started, outfit) = match start_local(shared, fixed, &outfit, &applied.terms).await {
+    let before = state_before(shared, memo);
+    let (started, outfit) = match start_local(shared, fixed, &outfit, &applied.terms, &before).await {
         Err(SpawnError::NotFound { .. }) => {
-            let plain = local_outfit(shared, fixed, spec, memo, PLAIN);
-            (start_local(shared, fixed, &plain, &applied.terms).await, plain)
+            let plain = local_outfit(shared, fixed, spec, memo, PLAIN, project.as_ref());
+            (start_local(shared, fixed, &plain, &applied.terms, &before).await, plain)
         }
         started => (started, outfit),
     };
@@ -193,15 +214,22 @@ async fn start_local(
     fixed: &NewSession,
     outfit: &Outfit,
     terms: &Terms,
+    before: &Option<SavedState>,
 ) -> Result<place::StartedShell, SpawnError> {
-    let started = shared.place.start_shell(&fixed.sandbox, outfit.spawn.clone(), terms.clone()).await;
+    let start = |spawn| shared.place.start_shell(&fixed.sandbox, spawn, terms.clone(), before.clone());
+    let started = start(outfit.spawn.clone()).await;
     match started {
         Err(SpawnError::NoHome { .. }) if outfit.spawn.cwd.is_some() => {
             let spawn = Spawn { cwd: Some(outfit.home.clone()), ..outfit.spawn.clone() };
-            shared.place.start_shell(&fixed.sandbox, spawn, terms.clone()).await
+            start(spawn).await
         }
         other => other,
     }
+}
+
+/// What the shell before this one said of its state.
+fn state_before(shared: &Shared, memo: &ShellMemo) -> Option<SavedState> {
+    memo.state.as_deref().and_then(|sealed| memo::open_state(&shared.vault, sealed))
 }
 
 /// Makes the workspace where there is none, from its last snapshot when there is one.
@@ -236,11 +264,13 @@ async fn launch_far(
         Err(error) => return Err(faults::remote(&error)),
     };
     let cwd = outfit.spawn.cwd.clone().unwrap_or_else(|| outfit.home.clone());
-    let started = joined.keeper.start_shell(FAR_PROCESS, outfit.spawn.clone(), &cwd).await;
-    let started = match started {
-        Err(SpawnError::NoHome { .. }) if cwd != outfit.home => {
-            joined.keeper.start_shell(FAR_PROCESS, outfit.spawn.clone(), &outfit.home).await
-        }
+    let before = state_before(shared, memo);
+    let start = async |cwd: &str| match &before {
+        None => joined.keeper.start_shell(FAR_PROCESS, outfit.spawn.clone(), cwd).await,
+        Some(before) => joined.keeper.continue_shell(FAR_PROCESS, outfit.spawn.clone(), cwd, before).await,
+    };
+    let started = match start(&cwd).await {
+        Err(SpawnError::NoHome { .. }) if cwd != outfit.home => start(&outfit.home).await,
         other => other,
     };
     let way = Way { target, password, lodged: joined.lodged, token: joined.token };
@@ -317,7 +347,12 @@ pub(super) fn rejoin(
                     found.map_err(|error| error.to_string())?;
                 let found = Found { shell, state, grip: Grip::Local(hold), frozen };
                 let program = if found.shell.manner() == Manner::Seen { PROGRAM } else { PLAIN };
-                Ok((found, local_outfit(&shared, &fixed, &spec, &memo, program)))
+                let project = match fixed.place {
+                    // It runs there already, whatever became of the folder.
+                    PlaceKind::Project => project::find(&shared, &spec).await.ok(),
+                    PlaceKind::Sandbox | PlaceKind::Host | PlaceKind::Ssh | PlaceKind::Docker => None,
+                };
+                Ok((found, local_outfit(&shared, &fixed, &spec, &memo, program, project.as_ref())))
             }
             (Target::Ssh(_) | Target::Docker(_), Some(way)) => rejoin_far(&shared, &spec, &memo, way).await,
             (Target::Ssh(_) | Target::Docker(_), None) => Err("nothing is known of it".to_owned()),

@@ -83,9 +83,9 @@ async fn launch(
     }
     let manifest = &outfit.version.manifest;
     let mut terms = outfit.applied.terms.clone();
-    let program = match (manifest.command.as_str(), terms.walls) {
+    let program = match (manifest.command.as_str(), terms.walls()) {
         (OWN_PROGRAM, Walls::None) => shared.options.exe.to_string_lossy().into_owned(),
-        (OWN_PROGRAM, Walls::Sandbox) => {
+        (OWN_PROGRAM, Walls::Sandbox | Walls::Project) => {
             terms.mounts.push(Terms::mount(
                 &shared.options.exe,
                 Path::new(OWN_PROGRAM_INSIDE),

@@ -206,7 +206,7 @@ impl ShellTask {
 /// What was shown, held against another budget. What the command's own left out stays out.
 pub(in crate::shells) fn narrowed(mut result: ExecResult, plan: Option<&Plan>) -> ExecResult {
     let Some(plan) = plan else { return result };
-    let secrets = Secrets::new(&Redactor::default(), Shapes::Off, None);
+    let secrets = Secrets::new(&Redactor::default(), Shapes::Off, &[]);
     for (text, report) in
         [(&mut result.stdout, &mut result.budget.stdout), (&mut result.stderr, &mut result.budget.stderr)]
     {

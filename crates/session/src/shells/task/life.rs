@@ -151,7 +151,8 @@ impl ShellTask {
 
     pub(super) fn on_space(&mut self, space: Space) {
         let Link::Up(up) = &mut self.link else { return };
-        if self.pen.fixed.place != protocol::PlaceKind::Sandbox || up.frozen {
+        let bare = crate::policy::walls(self.pen.fixed.place) == ::place::Walls::None;
+        if bare || up.frozen {
             return;
         }
         match space {
@@ -226,7 +227,8 @@ impl ShellTask {
                 self.note_taken(taken);
                 self.pen.answer(reply, answer);
             }
-            (Done::PutAway { taken, left }, _) => {
+            (Done::PutAway { taken, left, state }, _) => {
+                self.keep_state(state.as_ref());
                 self.note_taken(taken);
                 if let Some(way) = left {
                     way.end_later(&self.pen.shared, self.pen.fixed.id);
@@ -234,6 +236,19 @@ impl ShellTask {
                 for leaver in std::mem::take(&mut self.leavers) {
                     self.pen.answer_view(leaver);
                 }
+            }
+        }
+    }
+
+    /// For the next shell of this session.
+    fn keep_state(&mut self, state: Option<&keeper::SavedState>) {
+        let Some(state) = state.filter(|_| self.pen.state.status != Status::Ended) else { return };
+        match memo::seal_state(&self.pen.shared.vault, state) {
+            Some(sealed) => self.memo.state = Some(sealed),
+            None => {
+                let text = "the shell's variables and functions are too many to be kept until it comes back"
+                    .to_owned();
+                self.pen.record(Actor::System, Notice { level: Level::Warning, text });
             }
         }
     }

@@ -171,7 +171,8 @@ impl ShellTask {
     }
 
     pub(super) fn put_away(&mut self, grip: Option<Grip>, stays: Stays) {
-        let chore = chores::put_away(&self.pen.shared, &self.pen.fixed, grip, stays);
+        let memory = if self.pen.state.status == Status::Ended { Memory::Dropped } else { Memory::Kept };
+        let chore = chores::put_away(&self.pen.shared, &self.pen.fixed, grip, stays, memory);
         self.chore = Some((chore, Purpose::Other));
     }
 

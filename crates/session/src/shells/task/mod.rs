@@ -17,7 +17,7 @@ use input::Inputs;
 
 use super::{
     Execution, LIVE_PIECES, checkpoints,
-    chores::{self, Chore, Done},
+    chores::{self, Chore, Done, Memory},
     command::{Glimpse, Order, ShellCommand, no_agent},
     grip::{Grip, Way},
     memo::{self, ShellMemo, ShellSpec, Target},

@@ -33,6 +33,8 @@ impl ShellTask {
         for body in told {
             self.pen.record(Actor::System, body);
         }
+        // The shell has it now.
+        self.memo.state = None;
         self.memo.tie = grip.tie().cloned();
         self.memo.lodged = grip.lodged().cloned();
         self.memo.token = token.and_then(|token| memo::seal_token(&self.pen.shared.vault, &token));

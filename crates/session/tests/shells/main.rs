@@ -2,96 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "this is a test's own code")]
 
-use outlast_session::{Caller, Execution, FirstKey, Options, Sessions};
+mod kit;
+mod project;
+
+use kit::{GRACE, Room, text_of};
 use protocol::{
-    Body, Budget, Code, CommandOutcome, EventKind, ExecCommand, ExecResult, OpenShell, OpenedShell,
-    PlaceKind, SessionRef, Status,
+    Body, Budget, Code, CommandOutcome, EventKind, ExecCommand, OpenShell, PlaceKind, SessionRef, Status,
 };
 use std::time::Duration;
-
-const GRACE: Duration = Duration::from_secs(10);
-
-struct Room {
-    dir: tempfile::TempDir,
-    options: Options,
-    sessions: Sessions,
-    caller: Caller,
-}
-
-impl Room {
-    async fn new() -> Self {
-        Self::with(|_| {}).await
-    }
-
-    async fn with(change: impl FnOnce(&mut Options)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut options = Options::new(dir.path().join("data"), std::env::current_exe().unwrap());
-        options.orphan = Duration::from_secs(60);
-        change(&mut options);
-        let (sessions, first) = Sessions::open(options.clone()).await.unwrap();
-        let FirstKey::Made(path) = first else { panic!("a first key") };
-        let key = std::fs::read_to_string(path).unwrap();
-        let caller = sessions.authenticate(key.trim()).unwrap();
-        Self { dir, options, sessions, caller }
-    }
-
-    /// The server stops and another one starts.
-    async fn restart(self) -> Self {
-        let Self { dir, options, sessions, caller } = self;
-        sessions.shutdown(GRACE).await;
-        drop(sessions);
-        let (sessions, _) = Sessions::open(options.clone()).await.unwrap();
-        Self { dir, options, sessions, caller }
-    }
-
-    async fn open(&self, place: PlaceKind) -> Shell<'_> {
-        let request = OpenShell { place: Some(place), ..OpenShell::default() };
-        let opened = self.sessions.open_shell(&self.caller, request).await.unwrap();
-        self.shell(opened)
-    }
-
-    fn shell(&self, opened: OpenedShell) -> Shell<'_> {
-        Shell { room: self, session: opened.session_id.parse().unwrap(), opened }
-    }
-
-    async fn end(self) {
-        self.sessions.shutdown(GRACE).await;
-        drop(self.dir);
-    }
-}
-
-struct Shell<'a> {
-    room: &'a Room,
-    session: SessionRef,
-    opened: OpenedShell,
-}
-
-impl Shell<'_> {
-    async fn begin(&self, request: ExecCommand) -> Execution {
-        self.room.sessions.exec(&self.room.caller, &self.session, request).await.unwrap()
-    }
-
-    async fn run(&self, text: &str) -> ExecResult {
-        self.result(text_of(text)).await
-    }
-
-    async fn result(&self, request: ExecCommand) -> ExecResult {
-        self.begin(request).await.result.await.unwrap().unwrap()
-    }
-
-    async fn poll(&self, command: u64, secs: u64) -> ExecResult {
-        let wait = Duration::from_secs(secs);
-        self.room.sessions.poll_command(&self.room.caller, &self.session, command, wait, None).await.unwrap()
-    }
-
-    async fn close(&self) {
-        assert_eq!(self.room.sessions.close_shell(&self.room.caller, &self.session).await, Ok(true));
-    }
-}
-
-fn text_of(text: &str) -> ExecCommand {
-    ExecCommand { command: text.as_bytes().to_vec(), ..ExecCommand::default() }
-}
 
 async fn keeps_state_and_records(place: PlaceKind) {
     let room = Room::new().await;
@@ -109,10 +27,13 @@ async fn keeps_state_and_records(place: PlaceKind) {
     let slow = ExecCommand { timeout_secs: Some(1), ..text_of("echo before; sleep 60; echo after") };
     let slow = shell.result(slow).await;
     assert_eq!((&*slow.stdout, slow.timed_out), ("before", true));
-    assert_eq!(shell.run("echo on").await.stdout, "on");
+    assert_eq!(shell.run("echo on; alias l='echo alias'; umask 027").await.stdout, "on");
+    room.sessions.stop(&room.caller, &shell.session).await.unwrap();
+    let again = shell.run("f; l; umask; pwd").await;
+    assert_eq!((&*again.stdout, &*again.stderr), ("f:a b\nalias\n0027\n/usr", ""), "also after a stop");
     let (_, page) = room.sessions.events(&room.caller, &shell.session, 0, 100).await.unwrap();
     let count = |kind| page.events.iter().filter(|event| event.kind == kind).count();
-    assert_eq!((count(EventKind::CommandStarted), count(EventKind::CommandEnded)), (5, 5));
+    assert_eq!((count(EventKind::CommandStarted), count(EventKind::CommandEnded)), (6, 6));
     shell.close().await;
     let session = room.sessions.get(&room.caller, &shell.session).await.unwrap();
     assert_eq!(session.status, Status::Ended);
@@ -134,9 +55,23 @@ async fn a_shell_in_a_sandbox_keeps_its_state_and_leaves_a_record() {
 }
 
 #[tokio::test]
+async fn a_shell_in_a_project_keeps_its_state_and_leaves_a_record() {
+    keeps_state_and_records(PlaceKind::Project).await;
+}
+
+#[tokio::test]
 async fn a_running_command_outlives_the_server() {
+    outlives_the_server(PlaceKind::Host).await;
+}
+
+#[tokio::test]
+async fn a_running_command_in_a_project_outlives_the_server() {
+    outlives_the_server(PlaceKind::Project).await;
+}
+
+async fn outlives_the_server(place: PlaceKind) {
     let room = Room::new().await;
-    let shell = room.open(PlaceKind::Host).await;
+    let shell = room.open(place).await;
     shell.run("x=5").await;
     let text = "echo one; read line; echo \"$x $line\"; seq 1 200000 | tail -1; (exit 4)";
     let request = ExecCommand { yield_secs: Some(0), open_stdin: true, ..text_of(text) };
@@ -255,10 +190,9 @@ async fn limits_and_bad_input_are_told() {
 
 async fn checkpoints_come_back(place: PlaceKind) {
     let room = Room::new().await;
-    let folder = tempfile::tempdir().unwrap();
-    let mut request = OpenShell { place: Some(place), ..OpenShell::default() };
+    let mut request = room.request(place);
     if place == PlaceKind::Host {
-        request.cwd = Some(folder.path().to_string_lossy().into_owned());
+        request.cwd = Some(room.project().to_string_lossy().into_owned());
     }
     let shell = room.shell(room.sessions.open_shell(&room.caller, request).await.unwrap());
     let (sessions, caller, session) = (&room.sessions, &room.caller, &shell.session);
@@ -292,6 +226,11 @@ async fn a_sandboxs_files_are_brought_back_under_a_running_shell() {
 #[tokio::test]
 async fn a_folder_on_the_host_is_brought_back_under_a_running_shell() {
     checkpoints_come_back(PlaceKind::Host).await;
+}
+
+#[tokio::test]
+async fn a_projects_folder_is_brought_back_under_a_running_shell() {
+    checkpoints_come_back(PlaceKind::Project).await;
 }
 
 #[tokio::test]
