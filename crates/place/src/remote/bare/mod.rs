@@ -202,7 +202,9 @@ impl Stand {
             | Request::Freeze { tag, .. }
             | Request::Thaw { tag, .. }
             | Request::List { tag }
-            | Request::ShellState { tag, .. } => {
+            | Request::ShellState { tag, .. }
+            | Request::SavedState { tag, .. }
+            | Request::Remember { tag, .. } => {
                 let text = "no keeper runs on the shell's machine, and without one this cannot be done";
                 self.refuse(tag, Refusal::Unsupported, text).await?;
             }
