@@ -106,7 +106,7 @@ impl Machine {
                 all.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
             }
             Self::Docker(engine) => {
-                let listed = engine.docker(&["exec", BOX, "ls", "-A", "/root/.cache/outlast"]).unwrap();
+                let listed = engine.docker(&["exec", BOX, "sh", "-c", "ls -A ~/.cache/outlast"]).unwrap();
                 listed.lines().map(str::to_owned).collect()
             }
         };

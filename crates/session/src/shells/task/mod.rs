@@ -84,6 +84,8 @@ pub(crate) struct ShellTask {
     recent: VecDeque<Arc<ExecResult>>,
     pollers: Vec<Poller>,
     inputs: Inputs,
+    /// A command that was begun while there was no way to the shell, and that the shell does not have.
+    unsent: Option<u64>,
     joiners: Vec<Reply<Session>>,
     leavers: Vec<Reply<Session>>,
     chore: Option<(Chore, Purpose)>,
@@ -219,6 +221,7 @@ impl ShellTask {
             recent: VecDeque::new(),
             pollers: Vec::new(),
             inputs: Inputs::default(),
+            unsent: None,
             joiners: Vec::new(),
             leavers: Vec::new(),
             chore: None,
