@@ -18,15 +18,49 @@ pub(crate) struct Order {
 }
 
 pub(crate) enum ShellCommand {
-    Exec { order: Box<Order>, reply: Reply<Execution> },
-    Cancel { command: u64, reply: Reply<bool> },
-    Write { command: u64, bytes: bytes::Bytes, eof: bool, reply: Reply<u64> },
-    Poll { command: u64, wait: Duration, plan: Option<Box<occupant::text::Plan>>, reply: Reply<ExecResult> },
-    Signal { command: u64, signal: i32, reply: Reply<bool> },
-    Look { reply: Reply<Glimpse> },
-    Checkpoint { label: Option<String>, reply: Reply<Checkpoint> },
-    Checkpoints { reply: Reply<Vec<Checkpoint>> },
-    Restore { checkpoint: Option<String>, reply: Reply<RestoredCheckpoint> },
+    Exec {
+        order: Box<Order>,
+        reply: Reply<Execution>,
+    },
+    Cancel {
+        command: u64,
+        reply: Reply<bool>,
+    },
+    Write {
+        command: u64,
+        bytes: bytes::Bytes,
+        eof: bool,
+        reply: Reply<u64>,
+    },
+    Poll {
+        command: u64,
+        wait: Duration,
+        plan: Option<Box<occupant::text::Plan>>,
+        reply: Reply<ExecResult>,
+    },
+    Signal {
+        command: u64,
+        signal: i32,
+        reply: Reply<bool>,
+    },
+    /// Answered when all texts so far are kept, or are not.
+    Kept {
+        reply: Reply<()>,
+    },
+    Look {
+        reply: Reply<Glimpse>,
+    },
+    Checkpoint {
+        label: Option<String>,
+        reply: Reply<Checkpoint>,
+    },
+    Checkpoints {
+        reply: Reply<Vec<Checkpoint>>,
+    },
+    Restore {
+        checkpoint: Option<String>,
+        reply: Reply<RestoredCheckpoint>,
+    },
 }
 
 /// What a shell is about right now.
@@ -48,6 +82,7 @@ impl ShellCommand {
             Self::Cancel { reply, .. } | Self::Signal { reply, .. } => drop(reply.send(Err(fault))),
             Self::Write { reply, .. } => drop(reply.send(Err(fault))),
             Self::Poll { reply, .. } => drop(reply.send(Err(fault))),
+            Self::Kept { reply } => drop(reply.send(Err(fault))),
             Self::Look { reply } => drop(reply.send(Err(fault))),
             Self::Checkpoint { reply, .. } => drop(reply.send(Err(fault))),
             Self::Checkpoints { reply } => drop(reply.send(Err(fault))),

@@ -151,6 +151,8 @@ pub(crate) struct ShellMemo {
     /// A keeper on another machine, and its token, sealed.
     pub(crate) lodged: Option<place::remote::Lodged>,
     pub(crate) token: Option<String>,
+    /// How much is kept of what commands wrote.
+    pub(crate) kept_bytes: u64,
     /// The number of the last checkpoint, and those that are kept, oldest first.
     pub(crate) checkpoint: u64,
     pub(super) checkpoints: Vec<super::checkpoints::Kept>,

@@ -9,9 +9,11 @@ mod keep;
 mod life;
 mod machine;
 mod place;
+mod whole;
 
 pub(in crate::shells) use asks::narrowed;
 use asks::no_command;
+use whole::Wholes;
 
 use super::{
     Execution, LIVE_PIECES, checkpoints,
@@ -21,6 +23,7 @@ use super::{
     memo::{self, ShellMemo, ShellSpec, Target},
     results,
     seat::{self, Found, Launched, Launching, Outfit, Rejoining, Restarting},
+    whole::Kept,
 };
 use crate::{
     Shared,
@@ -78,6 +81,7 @@ pub(crate) struct ShellTask {
     open: HashMap<u64, Open>,
     recent: VecDeque<Arc<ExecResult>>,
     pollers: Vec<Poller>,
+    wholes: Wholes,
     joiners: Vec<Reply<Session>>,
     leavers: Vec<Reply<Session>>,
     chore: Option<(Chore, Purpose)>,
@@ -169,6 +173,7 @@ enum Heard {
     Restarted(Result<(), ::place::SpawnError>),
     Given(u64, Result<(), RunError>),
     Shell(Option<ShellEvent>),
+    Whole(Option<(u64, std::io::Result<Kept>)>),
     Tick,
 }
 
@@ -210,6 +215,7 @@ impl ShellTask {
             open: HashMap::new(),
             recent: VecDeque::new(),
             pollers: Vec::new(),
+            wholes: Wholes::default(),
             joiners: Vec::new(),
             leavers: Vec::new(),
             chore: None,
@@ -257,6 +263,7 @@ impl ShellTask {
                 Heard::Given(number, Err(error)) => self.on_refused(number, error),
                 Heard::Given(_, Ok(())) => {}
                 Heard::Shell(event) => self.on_event(event),
+                Heard::Whole(kept) => self.on_whole(kept),
                 Heard::Tick => self.on_tick(),
             }
             self.settle();
@@ -264,7 +271,7 @@ impl ShellTask {
     }
 
     async fn hear(&mut self) -> Heard {
-        let readable = self.pen.has_room();
+        let readable = self.pen.has_room() && !self.wholes.is_behind();
         let deadline = self.deadline();
         // A shell of this machine is found again in a moment, or is gone.
         let finding = matches!(self.link, Link::Rejoining(..)) && self.spec.target == Target::Local;
@@ -274,6 +281,7 @@ impl ShellTask {
             changed = self.pen.changed() => Heard::Durable(changed),
             done = run(&mut self.chore) => Heard::Done(done),
             heard = hear_link(&mut self.link, readable) => heard,
+            kept = self.wholes.progress() => Heard::Whole(kept),
             Some(command) = self.inbox.recv(), if !busy => Heard::Command(command),
             () = until(deadline) => Heard::Tick,
         }
@@ -284,6 +292,7 @@ impl ShellTask {
             && self.chore.is_none()
             && self.open.is_empty()
             && self.pollers.is_empty()
+            && self.wholes.is_settled()
             && self.pen.is_settled()
     }
 
