@@ -129,6 +129,35 @@ impl Hubs {
     }
 }
 
+/// A place at the tail of a session, taken before it is known which event will be the first.
+///
+/// Whoever asks for something to be recorded and wants to see what comes of it takes a seat before asking: nothing of
+/// it can pass unseen, and so the store need not be asked.
+pub struct Seat {
+    core: Arc<Core>,
+    hub: Arc<Hub>,
+    tail: watch::Receiver<Tail>,
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat").field("session", &self.hub.session).finish_non_exhaustive()
+    }
+}
+
+impl Seat {
+    pub(crate) fn new(core: Arc<Core>, session: SessionId) -> Self {
+        let hub = core.hubs().join(session);
+        let tail = hub.tail.subscribe();
+        Self { core, hub, tail }
+    }
+
+    /// Begins after an event; the next one must have been recorded since the seat was taken.
+    pub fn follow(self, after: Seq) -> Follower {
+        Follower { core: self.core, hub: self.hub, tail: self.tail, after, stored: Some(after) }
+    }
+}
+
 /// Replays from a seq and then tails, without a gap or a double.
 pub struct Follower {
     core: Arc<Core>,
@@ -136,7 +165,7 @@ pub struct Follower {
     tail: watch::Receiver<Tail>,
     /// The last seq given out.
     after: Seq,
-    /// The store's last seq when it was last read.
+    /// The store's last seq when it was last read, or what is known of it without.
     stored: Option<Seq>,
 }
 
@@ -152,8 +181,7 @@ impl std::fmt::Debug for Follower {
 impl Follower {
     /// Joins the hub before anything is read: what is committed from here on cannot be missed.
     pub(crate) fn new(core: Arc<Core>, session: SessionId, after: Seq) -> Self {
-        let hub = core.hubs().join(session);
-        let tail = hub.tail.subscribe();
+        let Seat { core, hub, tail } = Seat::new(core, session);
         Self { core, hub, tail, after, stored: None }
     }
 

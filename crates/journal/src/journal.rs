@@ -3,7 +3,7 @@
 
 use crate::{
     AgentRow, CredentialRow, Draft, Faults, Figures, Follower, KeyRow, NewSession, OpenError, Page,
-    ReadError, SandboxRow, SessionPage, SessionQuery, SessionRow, SnapshotRow, Space, StoredEvent,
+    ReadError, SandboxRow, Seat, SessionPage, SessionQuery, SessionRow, SnapshotRow, Space, StoredEvent,
     TenantUsage, TurnRow, WriteError, Writer,
     blobs::{BlobBench, BlobPool, Blobs, unhex},
     chain,
@@ -413,6 +413,11 @@ impl Journal {
 
     pub fn follow(&self, session: SessionId, after: Seq) -> Follower {
         Follower::new(self.core.clone(), session, after)
+    }
+
+    /// A place at the tail, for whoever is about to ask for something to be recorded.
+    pub fn seat(&self, session: SessionId) -> Seat {
+        Seat::new(self.core.clone(), session)
     }
 
     /// Takes an event's body out for good. Its hash stays, and the chain still verifies.

@@ -199,6 +199,13 @@ enum Phase {
     Abandoned,
 }
 
+/// Whether the committer has something new to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listed {
+    Now,
+    AsBefore,
+}
+
 #[derive(Debug)]
 struct State {
     ready: VecDeque<Arc<Lane>>,
@@ -241,7 +248,10 @@ impl Lanes {
         }
         queue.entries.push_back(entry);
         state.outstanding += 1;
-        self.list(&mut state, lane, &mut queue);
+        let listed = Self::list(&mut state, lane, &mut queue);
+        drop(queue);
+        drop(state);
+        self.wake_for(listed);
         Ok(())
     }
 
@@ -258,7 +268,10 @@ impl Lanes {
     pub(crate) fn blob_written(&self, lane: &Arc<Lane>) {
         let mut state = lock(&self.state);
         let mut queue = lock(&lane.queue);
-        self.list(&mut state, lane, &mut queue);
+        let listed = Self::list(&mut state, lane, &mut queue);
+        drop(queue);
+        drop(state);
+        self.wake_for(listed);
     }
 
     fn admit(state: &State) -> Result<(), WriteError> {
@@ -271,11 +284,20 @@ impl Lanes {
         }
     }
 
-    fn list(&self, state: &mut State, lane: &Arc<Lane>, queue: &mut Queue) {
-        if !queue.listed && queue.entries.front().is_some_and(Entry::is_ready) {
-            queue.listed = true;
-            state.ready.push_back(lane.clone());
-            self.wake.notify_one();
+    fn list(state: &mut State, lane: &Arc<Lane>, queue: &mut Queue) -> Listed {
+        if queue.listed || !queue.entries.front().is_some_and(Entry::is_ready) {
+            return Listed::AsBefore;
+        }
+        queue.listed = true;
+        state.ready.push_back(lane.clone());
+        Listed::Now
+    }
+
+    /// Only once the locks are free: a committer that is woken before runs into them, and has to be woken twice.
+    fn wake_for(&self, listed: Listed) {
+        match listed {
+            Listed::Now => self.wake.notify_one(),
+            Listed::AsBefore => {}
         }
     }
 

@@ -37,7 +37,7 @@ pub use error::{BackupError, OpenError, ReadError, WriteError};
 pub use event::{Append, Batch, NewEvent, Page, StoredEvent};
 pub use faults::{Fault, Faults};
 pub use figures::{COMMIT_MICROS, Figures};
-pub use follow::Follower;
+pub use follow::{Follower, Seat};
 pub use journal::{Journal, Options, Tuning};
 pub use rows::{
     AgentRow, CredentialRow, KeyRow, NewSession, SandboxRow, SessionPage, SessionQuery, SessionRow,

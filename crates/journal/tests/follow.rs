@@ -22,6 +22,8 @@ enum Step {
     Large,
     /// A follower from somewhere in what is there.
     Start(u16),
+    /// A follower of what it has recorded itself, from a seat that it took before.
+    Sit(u64),
     /// One batch for one of the followers.
     Advance(u8),
     /// A wait that is given up.
@@ -34,6 +36,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (1u64..100).prop_map(Step::Trickle),
         1 => Just(Step::Large),
         3 => any::<u16>().prop_map(Step::Start),
+        2 => (1u64..4).prop_map(Step::Sit),
         6 => any::<u8>().prop_map(Step::Advance),
         3 => any::<u8>().prop_map(Step::Cancel),
     ];
@@ -79,6 +82,11 @@ async fn run(steps: Vec<Step>) {
             Step::Start(at) => {
                 let after = u64::from(at) % (last + 1);
                 watchers.push(Watcher { follower: journal.follow(session, after), next: after + 1 });
+            }
+            Step::Sit(count) => {
+                let seat = journal.seat(session);
+                writer.append(notes(last + 1..=last + count)).unwrap();
+                watchers.push(Watcher { follower: seat.follow(last), next: last + 1 });
             }
             Step::Advance(who) => {
                 let count = watchers.len().max(1);

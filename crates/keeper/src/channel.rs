@@ -2,6 +2,7 @@
 //! taken whole or not at all.
 
 use crate::{
+    poller::Poller,
     spool::Spool,
     wire::{CHUNK_BYTES, InputRefusal, InputState, OutputState, Part},
 };
@@ -102,10 +103,19 @@ impl Output {
         self.cut.is_some_and(|cut| self.spool.end() + (self.held.len() as u64) < cut)
     }
 
-    /// The pipe of a stream that was cut, once everything before the cut is read.
-    pub(crate) fn take_late(&mut self) -> Option<OwnedFd> {
+    /// The pipe of a stream that was cut, once everything before the cut is read. None if nobody writes to it any more.
+    pub(crate) fn take_late(&mut self, poller: &Poller, scratch: &mut [u8]) -> Option<OwnedFd> {
         let read = self.spool.end() + self.held.len() as u64;
-        if self.cut.is_some_and(|cut| read >= cut) { self.pipe.take() } else { None }
+        let pipe = if self.cut.is_some_and(|cut| read >= cut) { self.pipe.take()? } else { return None };
+        let watched = std::mem::take(&mut self.watched);
+        if rustix::io::read(&pipe, scratch) == Ok(0) {
+            // Closed here, it leaves the poller by itself.
+            return None;
+        }
+        if watched {
+            poller.remove(&pipe);
+        }
+        Some(pipe)
     }
 
     /// Whether anybody ever opened the other side of a queue.

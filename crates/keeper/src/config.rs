@@ -11,6 +11,11 @@ use crate::{
 /// The names within a keeper's folder.
 pub const SOCKET: &str = "socket";
 pub const TOKEN: &str = "token";
+/// A link to the folder that a shell is given its commands by, where that is elsewhere.
+pub const SITE: &str = "site";
+/// Where such folders are, if the machine has it, and how their names begin.
+pub const MEMORY: &str = "/dev/shm";
+pub const SITE_NAME: &str = ".outlast-";
 /// The largest start frame.
 pub const CONFIG_BYTES: usize = 1024 * 1024;
 /// What a start frame begins with; another version of the keeper refuses it by name.

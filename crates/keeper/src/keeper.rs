@@ -81,6 +81,8 @@ pub(crate) struct Keeper {
     /// Groups of forgotten processes that are still dying.
     graves: Vec<Group>,
     freezes: Vec<Freeze>,
+    /// A state of another time, and the number of the shell that it is for.
+    remembered: Option<(u64, shells::Remembered)>,
     untold: VecDeque<Notice>,
     dropped: u64,
     next_id: u32,
@@ -109,6 +111,7 @@ impl Keeper {
             unclaimed: VecDeque::new(),
             graves: Vec::new(),
             freezes: Vec::new(),
+            remembered: None,
             untold: VecDeque::new(),
             dropped: 0,
             next_id: 0,

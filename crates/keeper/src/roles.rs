@@ -15,7 +15,7 @@ use crate::{
 use rustix::{
     event::{PollFd, PollFlags},
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    fs::{AtFlags, CWD, Mode, OFlags},
+    fs::{Mode, OFlags},
     io::Errno,
     net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType},
     pipe::PipeFlags,
@@ -141,6 +141,10 @@ fn go_between(folder: &[u8]) -> i32 {
             code => code,
         },
         Err(error) => {
+            // Nobody listens: the machine was restarted, or something killed it. What it left is nobody's.
+            if error == Errno::CONNREFUSED {
+                remove(folder);
+            }
             let failure = Failure::new(format!("the keeper is gone: {error}"), "start another");
             start::report(std::io::stdout().lock(), Err(&failure))
         }
@@ -331,11 +335,7 @@ fn keep(lodging: Lodging, folder: &[u8], write: OwnedFd) -> i32 {
     }
 }
 
-/// Removes a folder and the files that a keeper has in it.
+/// Removes a folder and what a keeper has in it; one that was killed left its shells' folders too. Follows no link.
 fn remove(folder: &[u8]) {
-    let Ok(entries) = std::fs::read_dir(Path::new(std::ffi::OsStr::from_bytes(folder))) else { return };
-    for entry in entries.flatten() {
-        let _ = std::fs::remove_file(entry.path());
-    }
-    let _ = rustix::fs::unlinkat(CWD, folder, AtFlags::REMOVEDIR);
+    let _ = std::fs::remove_dir_all(Path::new(std::ffi::OsStr::from_bytes(folder)));
 }

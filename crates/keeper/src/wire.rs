@@ -8,9 +8,11 @@
 use crate::codec::{Blob, Field, Malformed, Reader, choice, put_bytes, record, word};
 
 /// The version that this code speaks.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// The first version that knows shells.
 pub const SHELLS: u16 = 2;
+/// The first version that hands a shell's state out, and takes one for a new shell.
+pub const STATES: u16 = 3;
 /// The oldest version that a server takes up.
 pub const OLDEST: u16 = 1;
 /// One frame, without its length. A spawn with the largest environment and arguments fits.
@@ -69,6 +71,10 @@ choice! {
         17 => RunCommand { tag: u32, process: u64, command: u64, stdin: CommandInput, part: Part, text: Blob },
         18 => SignalCommand { tag: u32, process: u64, signal: i32, whom: Whom },
         19 => ShellState { tag: u32, process: u64 },
+        /// What a shell last said of its state.
+        20 => SavedState { tag: u32, process: u64 },
+        /// The state of a shell of another time, for the one that is started next under this number.
+        21 => Remember { tag: u32, process: u64, manner: Manner, state: Blob },
     }
 }
 
@@ -100,6 +106,8 @@ choice! {
         17 => ShellUnusable { process: u64, reason: Unusable },
         18 => CommandEnded { process: u64, ended: Ended },
         19 => ShellIs { tag: u32, process: u64, shell: ShellState },
+        /// A script that brings the state about in a shell that is known in the same manner.
+        20 => StateIs { tag: u32, manner: Manner, state: Blob },
     }
 }
 

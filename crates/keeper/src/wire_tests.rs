@@ -83,6 +83,9 @@ fn shell_request() -> impl Strategy<Value = Request> {
             Request::SignalCommand { tag, process, signal, whom }
         }),
         (tag, process).prop_map(|(tag, process)| Request::ShellState { tag, process }),
+        (tag, process).prop_map(|(tag, process)| Request::SavedState { tag, process }),
+        (tag, process, one_of(Manner::ALL), blob())
+            .prop_map(|(tag, process, manner, state)| { Request::Remember { tag, process, manner, state } }),
     ]
 }
 
@@ -101,6 +104,11 @@ fn shell_notice() -> impl Strategy<Value = Notice> {
             tag,
             process,
             shell
+        }),
+        (any::<u32>(), one_of(Manner::ALL), blob()).prop_map(|(tag, manner, state)| Notice::StateIs {
+            tag,
+            manner,
+            state
         }),
     ]
 }

@@ -22,6 +22,7 @@ mod tests;
 mod usage;
 mod workspaces;
 
+pub use ::keeper::OUTPUT_BYTES as SPOOL_BYTES;
 pub use copy::tree as copy_tree;
 pub use error::{PlaceError, SpawnError, StdinError};
 pub use owner::Owner;
@@ -135,14 +136,15 @@ impl Place {
         self.rooms.take_up(id, tie, None).await
     }
 
-    /// Starts a shell in the workspace's room, as [`Self::spawn`] does a process.
+    /// Starts a shell in the workspace's room, as [`Self::spawn`] does a process; in the state that one had before it.
     pub async fn start_shell(
         &self,
         id: &str,
         spawn: Spawn,
         terms: Terms,
+        before: Option<keeper::SavedState>,
     ) -> Result<StartedShell, SpawnError> {
-        self.rooms.start_shell(id, spawn, terms).await
+        self.rooms.start_shell(id, spawn, terms, before).await
     }
 
     pub async fn take_up_shell(&self, id: &str, tie: &Tie) -> Result<FoundShell, PlaceError> {

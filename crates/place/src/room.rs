@@ -6,7 +6,7 @@
 
 use crate::{
     Exit, Outlook, Owner, PlaceError, Process, Spawn, SpawnError, Terms, Walls,
-    keeper::{EgressRefused, Keeper, KeeperError, Keepers, Kept, Shell, ShellState},
+    keeper::{EgressRefused, Keeper, KeeperError, Keepers, Kept, SavedState, Shell, ShellState},
     project::Runner,
     workspaces::Workspaces,
 };
@@ -214,14 +214,17 @@ impl Rooms {
         id: &str,
         spawn: Spawn,
         terms: Terms,
+        before: Option<SavedState>,
     ) -> Result<StartedShell, SpawnError> {
         let program = PathBuf::from(&spawn.program);
         let (rooms, id) = (self.clone(), id.to_owned());
         let started = tokio::spawn(async move {
             let slot = rooms.slot(&id);
-            let entered = rooms.enter(&id, &slot, spawn, terms, async |keeper, process, spawn, cwd| {
-                keeper.start_shell(process, spawn, cwd).await
-            });
+            let entered =
+                rooms.enter(&id, &slot, spawn, terms, async |keeper, process, spawn, cwd| match before {
+                    None => keeper.start_shell(process, spawn, cwd).await,
+                    Some(before) => keeper.continue_shell(process, spawn, cwd, &before).await,
+                });
             let entered = entered.await;
             rooms.tidy(&id, &slot);
             entered
@@ -445,9 +448,16 @@ impl Rooms {
 }
 
 /// Tells programs where the way out is. What the caller set stays.
+/// What programs look for to find the way out.
+const PROXIES: [&str; 4] = ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"];
+
+pub(crate) fn is_proxy(name: &str) -> bool {
+    PROXIES.contains(&name)
+}
+
 fn with_proxy(mut spawn: Spawn, keeper: &Keeper) -> Spawn {
     let Some(proxy) = keeper.proxy() else { return spawn };
-    for name in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
+    for name in PROXIES {
         spawn.env.entry(name.to_owned()).or_insert_with(|| proxy.clone());
     }
     // What listens inside is reached directly, and so are the forwards.

@@ -92,12 +92,15 @@ impl Sessions {
         let state = task::first_state(parent.state.model.clone(), name, now);
         let writer = shared.journal.begin_fork(fixed.clone(), from).await.map_err(faults::read)?;
         let (reply, answer) = tokio::sync::oneshot::channel();
-        let inbox = shared.live.open(id);
+        let (inbox, card) = (shared.live.open(id), crate::live::Card::of(&fixed));
         let mut task = Task::begin_fork(Arc::clone(shared), writer, fixed, state, memo, inbox);
         let told = files.told.map(|text| Notice { level: Level::Info, text });
         task.create(Actor::Key(caller.key), spec, slot, told, Answered::AtOnce(reply));
         task::spawn_new(task, id);
-        answer.await.unwrap_or_else(|_| Err(crate::spec::internal("a fork's task ended without an answer")))
+        let ended = || Err(crate::spec::internal("a fork's task ended without an answer"));
+        let forked = answer.await.unwrap_or_else(|_| ended())?;
+        shared.live.introduce(id, card);
+        Ok(forked)
     }
 
     /// The files as they are now.

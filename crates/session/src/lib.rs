@@ -51,9 +51,9 @@ use history::History;
 use journal::{NewSession, SessionQuery, Space};
 use protocol::{
     Accepted, Actor, Agent, AgentName, Answer, AnswerPermission, ApiKey, Code, Configure, CreateCredential,
-    CreateKey, CreateSession, CreatedKey, Credential, CredentialId, DeployAgent, Fault, Health, KeyId,
-    ListSessions, Message, Outcome, PlaceKind, Scope, SendMessage, Seq, Session, SessionConfig, SessionId,
-    SessionKind, SessionRef, Stored, Tenant, Timestamp, UsageReport, limits,
+    CreateKey, CreateSession, CreatedKey, Credential, CredentialId, DeployAgent, Disposition, Fault, Health,
+    KeyId, ListSessions, Message, Outcome, PlaceKind, Scope, SendMessage, Seq, Session, SessionConfig,
+    SessionId, SessionKind, SessionRef, Stored, Tenant, Timestamp, UsageReport, limits,
 };
 use shared::Shared;
 use spec::{Spec, internal};
@@ -72,6 +72,14 @@ pub struct Caller {
 #[derive(Debug, Clone)]
 pub struct Sessions {
     shared: Arc<Shared>,
+}
+
+/// A prompt that was taken, and everything that comes of it, from its `prompt_accepted` on.
+#[derive(Debug)]
+pub struct Sent {
+    pub session: SessionId,
+    pub accepted: Accepted,
+    pub follower: Follower,
 }
 
 #[derive(Debug, Clone)]
@@ -202,11 +210,14 @@ impl Sessions {
         });
         let state = task::first_state(request.model, request.name, now);
         let (reply, answer) = tokio::sync::oneshot::channel();
-        let inbox = shared.live.open(id);
+        let (inbox, card) = (shared.live.open(id), live::Card::of(&fixed));
         let mut task = Task::begin(Arc::clone(shared), fixed, state, config, inbox);
         task.create(Actor::Key(caller.key), spec, slot, None, Answered::WhenReady(reply));
         task::spawn_new(task, id);
-        answer.await.unwrap_or_else(|_| Err(internal("a new session's task ended without an answer")))
+        let ended = || Err(internal("a new session's task ended without an answer"));
+        let created = answer.await.unwrap_or_else(|_| ended())?;
+        shared.live.introduce(id, card);
+        Ok(created)
     }
 
     /// The id of the sandbox with this key, made when there is none; its first session fills it.
@@ -310,16 +321,34 @@ impl Sessions {
         caller: &Caller,
         session: &SessionRef,
         message: SendMessage,
-    ) -> Result<Accepted, Fault> {
+    ) -> Result<Sent, Fault> {
         let prompt = Box::new(check_prompt(message)?);
-        let row = self.row(caller, session).await?;
-        let id = row.fixed.id;
-        self.admit_work(&caller.tenant, NewWork::Prompt).await?;
-        if !row.state.live {
-            self.shared.make_room(&caller.tenant).await;
-        }
+        let known = self.shared.live.known(&caller.tenant, session);
+        let id = match known.filter(|_| self.shared.slots.short(&caller.tenant).is_none()) {
+            Some((id, _)) => {
+                self.admit_work(&caller.tenant, NewWork::Prompt).await?;
+                id
+            }
+            None => {
+                let row = self.row(caller, session).await?;
+                self.admit_work(&caller.tenant, NewWork::Prompt).await?;
+                if !row.state.live {
+                    self.shared.make_room(&caller.tenant).await;
+                }
+                row.fixed.id
+            }
+        };
+        let seat = self.shared.journal.seat(id);
         let actor = Actor::Key(caller.key);
-        self.shared.call(id, |reply| Command::Prompt { actor, prompt, reply }).await
+        let accepted = self.shared.call(id, |reply| Command::Prompt { actor, prompt, reply }).await?;
+        // From its own `prompt_accepted` on: a turn holds nothing from before it.
+        let before = accepted.seq.saturating_sub(1);
+        let follower = match accepted.disposition {
+            Disposition::Started | Disposition::Queued => seat.follow(before),
+            // What is to be seen may be long past.
+            Disposition::Repeated => self.shared.journal.follow(id, before),
+        };
+        Ok(Sent { session: id, accepted, follower })
     }
 
     pub async fn events(
@@ -450,8 +479,21 @@ impl Sessions {
         session: &SessionRef,
         command: impl FnOnce(live::Reply<T>) -> Command,
     ) -> Result<T, Fault> {
-        let id = self.row(caller, session).await?.fixed.id;
+        let (id, _) = self.identify(caller, session).await?;
         self.shared.call(id, command).await
+    }
+
+    /// Which session is meant; only one that is at rest has to be looked up on disk.
+    async fn identify(
+        &self,
+        caller: &Caller,
+        session: &SessionRef,
+    ) -> Result<(SessionId, SessionKind), Fault> {
+        if let Some(known) = self.shared.live.known(&caller.tenant, session) {
+            return Ok(known);
+        }
+        let row = self.row(caller, session).await?;
+        Ok((row.fixed.id, row.fixed.kind))
     }
 
     /// Is there room for more, on the disk and in the tenant's quota?

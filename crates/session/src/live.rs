@@ -4,7 +4,8 @@
 //! itself out under the lock; a command that crossed its way is handed to the next task, never lost.
 
 use crate::{Shared, task};
-use protocol::{Code, Fault, SessionId};
+use journal::NewSession;
+use protocol::{Alias, Code, Fault, SessionId, SessionKind, SessionRef, Tenant};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -18,12 +19,69 @@ pub(crate) type Inbox = mpsc::Receiver<task::Command>;
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     tasks: Mutex<HashMap<SessionId, Mailbox>>,
+    cards: Mutex<Cards>,
     emptied: Notify,
+}
+
+/// Who the live sessions are, so that a call for one of them need not look that up on disk.
+#[derive(Debug, Default)]
+struct Cards {
+    by_id: HashMap<SessionId, Card>,
+    by_name: HashMap<(Tenant, Alias), SessionId>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Card {
+    tenant: Tenant,
+    alias: Option<Alias>,
+    kind: SessionKind,
+}
+
+impl Card {
+    pub(crate) fn of(fixed: &NewSession) -> Self {
+        Self { tenant: fixed.tenant.clone(), alias: fixed.alias.clone(), kind: fixed.kind }
+    }
+}
+
+impl Cards {
+    fn remove(&mut self, id: SessionId) {
+        if let Some(Card { tenant, alias: Some(alias), .. }) = self.by_id.remove(&id) {
+            self.by_name.remove(&(tenant, alias));
+        }
+    }
 }
 
 impl Live {
     fn tasks(&self) -> MutexGuard<'_, HashMap<SessionId, Mailbox>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cards(&self) -> MutexGuard<'_, Cards> {
+        self.cards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a session known that has a task and whose birth is on disk.
+    pub(crate) fn introduce(&self, id: SessionId, card: Card) {
+        // Taken first, as where a task leaves: one that is gone already is not introduced.
+        let tasks = self.tasks();
+        if tasks.contains_key(&id) {
+            let mut cards = self.cards();
+            if let Some(alias) = &card.alias {
+                cards.by_name.insert((card.tenant.clone(), alias.clone()), id);
+            }
+            cards.by_id.insert(id, card);
+        }
+    }
+
+    /// The tenant's live session of this name. None says nothing: it may be at rest.
+    pub(crate) fn known(&self, tenant: &Tenant, session: &SessionRef) -> Option<(SessionId, SessionKind)> {
+        let cards = self.cards();
+        let id = match session {
+            SessionRef::Id(id) => *id,
+            SessionRef::Alias(alias) => *cards.by_name.get(&(tenant.clone(), alias.clone()))?,
+        };
+        let card = cards.by_id.get(&id).filter(|card| card.tenant == *tenant)?;
+        Some((id, card.kind))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -63,6 +121,7 @@ impl Live {
             return false;
         }
         tasks.remove(&id);
+        self.cards().remove(id);
         inbox.close();
         drop(tasks);
         self.emptied.notify_waiters();
@@ -71,7 +130,10 @@ impl Live {
 
     /// Takes a task out that gives up: it lost its lease, or could not be loaded.
     pub(crate) fn forget(&self, id: SessionId) {
-        self.tasks().remove(&id);
+        let mut tasks = self.tasks();
+        tasks.remove(&id);
+        self.cards().remove(id);
+        drop(tasks);
         self.emptied.notify_waiters();
     }
 
@@ -80,6 +142,7 @@ impl Live {
         let mut tasks = self.tasks();
         if tasks.get(&id).is_some_and(Mailbox::is_closed) {
             tasks.remove(&id);
+            self.cards().remove(id);
         }
         drop(tasks);
         self.emptied.notify_waiters();
@@ -148,5 +211,30 @@ impl Shared {
         drop(tasks);
         task::spawn_stored(Arc::clone(self), id, inbox);
         mailbox
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_live_session_is_known_to_its_own_tenant_only() {
+        let live = Live::default();
+        let (ours, theirs) = (Tenant::default_tenant(), Tenant::new("other").unwrap());
+        let (id, kind) = (SessionId::new(), SessionKind::Shell);
+        let alias: Alias = Alias::new("1_local").unwrap();
+        let names = [SessionRef::Id(id), SessionRef::Alias(alias.clone())];
+        let card = || Card { tenant: ours.clone(), alias: Some(alias.clone()), kind };
+        let known = |tenant| names.each_ref().map(|name| live.known(tenant, name));
+        live.introduce(id, card());
+        assert_eq!(known(&ours), [None; 2], "it has no task");
+        let mut inbox = live.open(id);
+        assert_eq!(known(&ours), [None; 2], "its birth may not be on disk");
+        live.introduce(id, card());
+        assert_eq!(known(&ours), [Some((id, kind)); 2]);
+        assert_eq!(known(&theirs), [None; 2]);
+        assert!(live.leave(id, &mut inbox));
+        assert_eq!(known(&ours), [None; 2], "its task has gone");
     }
 }

@@ -50,7 +50,8 @@ pub fn end_below(folder: &Path) {
                 std::fs::read(process.join("cmdline")).is_ok_and(|line| line.starts_with(b"outlast-keeper"))
                     && opened().any(|fd| below(&fd.path()))
             };
-            if below(&process.join("cwd")) || keeper() {
+            // A program that was put there, by a server that holds that machine for another, is there for good.
+            if below(&process.join("cwd")) || below(&process.join("exe")) || keeper() {
                 found = true;
                 // Gone already is as good.
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);

@@ -98,6 +98,11 @@ impl Server {
         Setup::new(program).start().await
     }
 
+    /// One more variable, from its next start on.
+    pub fn env(&mut self, name: &str, value: &str) {
+        self.setup.env.push((name.to_owned(), value.to_owned()));
+    }
+
     /// Starts it (again): the same data folder and, from the second time on, the same port.
     pub async fn restart(&mut self) -> Result<()> {
         let listening = self.launch()?;

@@ -17,6 +17,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use protocol::{SendMessage, SessionRef};
+use session::Sent;
 use std::sync::Arc;
 
 pub(crate) const TURN_HEADER: HeaderName = HeaderName::from_static("x-outlast-turn");
@@ -32,10 +33,7 @@ pub(crate) async fn send(
     Json(message): Json<SendMessage>,
 ) -> Outcome {
     let detail = if message.include_partial_messages { Detail::Deltas } else { Detail::Messages };
-    let accepted = door.sessions.send(&caller, &id, message).await?;
-    // From its own `prompt_accepted` on: a turn holds nothing from before it.
-    let before = accepted.seq.saturating_sub(1);
-    let (session, follower) = door.sessions.follow(&caller, &id, before).await?;
+    let Sent { session, accepted, follower } = door.sessions.send(&caller, &id, message).await?;
     let stream =
         TurnStream::new(session, &accepted, detail, follower, door.pulse(request_id), door.metrics.stream());
     let mut response: Response = frame::response(stream.into_stream()).into_response();

@@ -10,7 +10,7 @@ use protocol::{
 };
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
-use session::{Caller, Follower};
+use session::{Caller, Follower, Sent};
 use std::collections::BTreeMap;
 
 /// Events of a new session that are looked through for what its agent said of itself.
@@ -265,9 +265,7 @@ async fn prompt(door: &Shared, caller: &Caller, params: Value) -> Result<Value, 
         max_turns: asked.max_turns,
         max_budget_usd: asked.max_budget_usd,
     };
-    let accepted = door.sessions.send(caller, &asked.session_id, message).await?;
-    let before = accepted.seq.saturating_sub(1);
-    let (session, follower) = door.sessions.follow(caller, &asked.session_id, before).await?;
+    let Sent { session, accepted, follower } = door.sessions.send(caller, &asked.session_id, message).await?;
     outcome(session, accepted.turn, follower).await
 }
 

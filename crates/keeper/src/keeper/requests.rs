@@ -72,6 +72,13 @@ impl Keeper {
                 Ok(shell) => return self.tell(&Notice::ShellIs { tag, process, shell }),
                 Err(refused) => (tag, Err(refused)),
             },
+            Request::SavedState { tag, process } => match self.saved_state(process) {
+                Ok((manner, state)) => return self.tell(&Notice::StateIs { tag, manner, state }),
+                Err(refused) => (tag, Err(refused)),
+            },
+            Request::Remember { tag, process, manner, state } => {
+                (tag, self.remember(process, manner, state.0))
+            }
             Request::Forget { tag, process } => (tag, self.forget(process)),
             Request::Shutdown { tag } => {
                 self.ending = true;

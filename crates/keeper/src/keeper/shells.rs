@@ -10,10 +10,10 @@ use crate::{
     codec::Blob,
     poller::{NOTHING, READ, TAKEN, Token},
     process::{Late, Process, Stage},
-    shell::{self, Depth, Event, Order, Owner, Shell, Site, Streams},
+    shell::{self, Depth, Effect, Event, Order, Owner, Shell, Site, Streams},
     tree::{self, Kin, Of},
     wire::{
-        COMMAND_BYTES, Channel, CommandInput, Ended, Exit, Flow, How, LEFT, Notice, Part, Refusal,
+        COMMAND_BYTES, Channel, CommandInput, Ended, Exit, Flow, How, LEFT, Manner, Notice, Part, Refusal,
         ShellState, Spawn, Unusable, Whom, command_stream,
     },
 };
@@ -36,6 +36,9 @@ const LATE_REST: Duration = Duration::from_millis(10);
 /// Streams that ended commands' processes still write to; beyond it the oldest are closed.
 const LATE: usize = 256;
 
+/// How the shell was known that said a state, and the state.
+pub(super) type Remembered = (Manner, Vec<u8>);
+
 /// Requests.
 impl Keeper {
     pub(super) fn start_shell(&mut self, tag: u32, mut spawn: Spawn) {
@@ -56,9 +59,28 @@ impl Keeper {
         let cwd = spawn.cwd.0.clone();
         let line = self.start_process(tag, spawn)?;
         if let (Some(line), Some(process)) = (line, self.processes.last_mut()) {
-            process.shell = Some(Box::new(Shell::new(line, &cwd)));
+            let remembered = self.remembered.take().filter(|(meant, _)| *meant == process.id);
+            process.shell = Some(Box::new(Shell::new(line, &cwd, remembered.map(|(_, state)| state))));
         }
         Ok(())
+    }
+
+    pub(super) fn remember(&mut self, process: u64, manner: Manner, state: Vec<u8>) -> Answer {
+        if state.len() > shell::STATE_BYTES {
+            return refuse(Refusal::BadRequest, "the state is too large");
+        }
+        self.remembered = Some((process, (manner, state)));
+        Ok(())
+    }
+
+    pub(super) fn saved_state(&mut self, process: u64) -> Result<(Manner, Blob), (Refusal, String)> {
+        match &mut self.known(process)?.shell {
+            Some(shell) => {
+                shell.drain();
+                Ok((shell.manner(), Blob(shell.saved_state().to_vec())))
+            }
+            None => refuse(Refusal::NoProcess, format!("process {process} is no shell")),
+        }
     }
 
     /// In the place of a shell that ended, where it was last, unless another place is named.
@@ -182,12 +204,10 @@ impl Keeper {
 
     pub(super) fn shell_state(&mut self, process: u64) -> Result<ShellState, (Refusal, String)> {
         let known = self.known(process)?;
-        let pid = known.pid;
         let Some(shell) = &known.shell else {
             return refuse(Refusal::NoProcess, format!("process {process} is no shell"));
         };
         let running = members(known);
-        let running = running.iter().filter(|kin| Pid::from_raw(kin.pid) != Some(pid));
         Ok(ShellState {
             phase: shell.phase(),
             manner: shell.manner(),
@@ -195,7 +215,7 @@ impl Keeper {
             command: shell.command(),
             ended: shell.ended.clone(),
             unfit: shell.unfit(),
-            running: running.take(LEFT).map(shell::left).collect(),
+            running: running.iter().take(LEFT).map(shell::left).collect(),
         })
     }
 }
@@ -282,26 +302,56 @@ impl Keeper {
                 let _ = rustix::process::kill_process(process.pid, Signal::KILL);
                 self.tell(&Notice::ShellUnusable { process: id, reason });
             }
-            Event::Due(order) => {
-                let number = order.command;
-                if self.give(at, order).is_err() {
-                    // The command was taken, and now cannot be run.
-                    self.end_command(at, shell::ended(number, How::NotRun {}, None, now, now));
-                }
+            Event::Saved(waiting) => {
+                self.listen_for_state(at);
+                self.give_waiting(at, waiting, now);
             }
-            Event::Returned { code, command, since, older } => {
+            Event::Returned { code, command, since, older, effect } => {
                 let own = tree::own(&members(process), &older, process.pid);
                 let ran = !own.is_empty() || ran(process, command);
                 let how = if ran { How::Returned { code } } else { How::NotRun {} };
-                let Process { group, pid, shell, .. } = process;
-                let Some(shell) = shell else { return };
+                let Some(shell) = &process.shell else { return };
                 let cwd = Some(shell.cwd().to_vec());
                 let mut ended = shell::ended(command, how, cwd, since, now);
                 ended.left = own.iter().take(LEFT).map(shell::left).collect();
-                shell.save(code, &others(group, *pid), now);
                 self.end_command(at, ended);
+                // The end is on its way before the shell is busy again.
+                self.serve();
+                let Process { group, pid, shell: Some(shell), .. } = &mut self.processes[at] else { return };
+                match effect {
+                    Effect::None => {
+                        let waiting = shell.take_waiting();
+                        self.give_waiting(at, waiting, now);
+                    }
+                    Effect::Any => {
+                        shell.save(code, &others(group, *pid), now);
+                        self.listen_for_state(at);
+                    }
+                }
             }
         }
+    }
+
+    fn give_waiting(&mut self, at: usize, waiting: Option<Order>, now: Instant) {
+        let Some(order) = waiting else { return };
+        let number = order.command;
+        if self.give(at, order).is_err() {
+            // The command was taken, and now cannot be run.
+            self.end_command(at, shell::ended(number, How::NotRun {}, None, now, now));
+        }
+    }
+
+    /// A shell that ends says its state by itself; while it says it on demand, nothing is listened to line by line.
+    fn listen_for_state(&self, at: usize) {
+        let process = &self.processes[at];
+        let Some((shell, queue)) =
+            process.shell.as_ref().and_then(|shell| Some((shell, shell.saved.as_ref()?)))
+        else {
+            return;
+        };
+        let interest = if shell.saves() { NOTHING } else { READ };
+        // One that cannot be listened to is still read when the shell is done, or dead.
+        let _ = self.poller.change(queue, Token::Saved(process.slot), interest);
     }
 
     fn end_command(&mut self, at: usize, ended: Ended) {
@@ -320,11 +370,7 @@ impl Keeper {
         }
         let mut late = Vec::new();
         for output in &mut process.outputs {
-            if let Some(pipe) = output.take_late() {
-                if output.watched {
-                    self.poller.remove(&pipe);
-                    output.watched = false;
-                }
+            if let Some(pipe) = output.take_late(&self.poller, &mut self.scratch[..LATE_BYTES]) {
                 late.push((output.fd, pipe));
             }
         }
@@ -355,6 +401,22 @@ impl Keeper {
 }
 
 impl super::Parts {
+    /// In memory where there is such a folder, so that no command waits for a disk; else where the keeper is.
+    fn site_outside(&self) -> Result<Site, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let path = crate::config::MEMORY.as_bytes();
+        let site = rustix::fs::open(path, flags, Mode::empty()).and_then(|parent| {
+            let site = Site::make(parent, path, None)?;
+            // Whoever clears up after a keeper that was killed finds it by this.
+            let _ = rustix::fs::unlinkat(&self.folder, crate::config::SITE, rustix::fs::AtFlags::empty());
+            rustix::fs::symlinkat(site.folder_path(), &self.folder, crate::config::SITE)?;
+            Ok(site)
+        });
+        site.or_else(|_| {
+            Site::make(self.folder.try_clone().map_err(|_| Errno::MFILE)?, &self.config.folder.0, None)
+        })
+    }
+
     /// Makes the folder for a shell's commands where the shell can reach it.
     fn settle(
         &self,
@@ -364,9 +426,7 @@ impl super::Parts {
         poller: &crate::poller::Poller,
     ) -> Result<(), Errno> {
         let site = match &self.config.sandbox {
-            None => {
-                Site::make(self.folder.try_clone().map_err(|_| Errno::MFILE)?, &self.config.folder.0, None)
-            }
+            None => self.site_outside(),
             Some(wanted) => {
                 let path: PathBuf =
                     ["/proc", &pid.as_raw_nonzero().to_string(), "root", "tmp"].iter().collect();
@@ -416,20 +476,20 @@ fn drain_state(shell: &mut Shell, scratch: &mut [u8]) {
 }
 
 fn members(process: &Process) -> Vec<Kin> {
-    tree_of(&process.group, process.pid)
+    others_of(&process.group, process.pid)
 }
 
-fn tree_of(group: &Group, pid: Pid) -> Vec<Kin> {
+/// All of a shell's tree but the shell itself.
+fn others_of(group: &Group, pid: Pid) -> Vec<Kin> {
     let pids = match group {
         Group::None => tree::members(Of::Root(pid)),
         group => group.members(),
     };
-    pids.into_iter().filter_map(tree::kin).collect()
+    pids.into_iter().filter(|other| *other != pid).filter_map(tree::kin).collect()
 }
 
-/// Looks up all of a shell's tree but the shell itself.
 fn others(group: &Group, pid: Pid) -> impl Fn() -> Vec<Kin> {
-    move || tree_of(group, pid).into_iter().filter(|kin| Pid::from_raw(kin.pid) != Some(pid)).collect()
+    move || others_of(group, pid)
 }
 
 /// Whether the shell got as far as the command's file: its streams are opened right before, the error stream last.

@@ -16,7 +16,7 @@ use rustix::{
 };
 use std::fs;
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "last_command_exit_value",
     "parse_and_execute_level",
     "executing_builtin",
@@ -31,6 +31,7 @@ const NAMES: [&str; 14] = [
     "global_variables",
     "shell_builtins",
     "num_shell_builtins",
+    "aliases",
 ];
 /// Of `NAMES`, the plain numbers at its beginning.
 const NUMBERS: usize = 9;
@@ -39,12 +40,14 @@ const FUNCTIONS: usize = 10;
 const VARIABLES: usize = 11;
 const BUILTINS: usize = 12;
 const BUILTIN_COUNT: usize = 13;
+const ALIASES: usize = 14;
 /// The traps that run before every command, after failures and after files stand behind those of the signals.
-const DEBUG: u64 = 65;
-const ERROR: u64 = 66;
-const RETURN: u64 = 67;
+const DEBUG: usize = 65;
+const ERROR: usize = 66;
+const RETURN: usize = 67;
 /// The trap for the shell's end stands before them.
-const END: u64 = 0;
+const END: usize = 0;
+const TRAP_COUNT: usize = 68;
 /// `struct builtin`, and its flags' place and meaning.
 const BUILTIN: usize = 48;
 const FLAGS_AT: u64 = 16;
@@ -66,6 +69,8 @@ pub(crate) struct Glass {
     at: [u64; NAMES.len()],
     /// Where `.` and `source` say whether they are enabled.
     flags: [u64; 2],
+    /// The names of the builtins that it began with.
+    builtins: Vec<Vec<u8>>,
     /// The line as the kernel names it.
     line: String,
 }
@@ -102,6 +107,22 @@ pub(crate) enum Way {
     Command,
 }
 
+/// Where a shell stands that can run a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stand {
+    pub(crate) way: Way,
+    pub(crate) words: Words,
+}
+
+/// What a plain word at the beginning of a command can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Words {
+    /// A program, or a builtin that was there from the start; and no trap runs beside it.
+    Plain,
+    /// Also something that the shell was taught.
+    Defined,
+}
+
 /// What stands in the way of the next line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Obstacle {
@@ -119,27 +140,34 @@ impl Glass {
         let found = symbols::find(&exe, NAMES).ok_or(Unusable::Opaque)?;
         let base = if found.relative { base(pid)? } else { 0 };
         let at = found.addresses.map(|address| base.wrapping_add(address));
-        let mut glass = Self { pid, at, flags: [0; 2], line: format!("socket:[{line}]") };
-        glass.flags = glass.builtin_flags().ok_or(Unusable::Forbidden)?;
+        let mut glass =
+            Self { pid, at, flags: [0; 2], builtins: Vec::new(), line: format!("socket:[{line}]") };
+        glass.read_builtins().ok_or(Unusable::Forbidden)?;
         // What cannot be read now never can be.
         fs::read(format!("/proc/{raw}/syscall")).map_err(|_| Unusable::Forbidden)?;
         Ok(glass)
     }
 
-    fn builtin_flags(&self) -> Option<[u64; 2]> {
+    fn read_builtins(&mut self) -> Option<()> {
         let array = self.pointer(self.at[BUILTINS])?;
         let count = word(&self.read(self.at[BUILTIN_COUNT], 4)?, 0)?;
         if count > BUILTINS_MOST {
             return None;
         }
         let table = self.read(array, count as usize * BUILTIN)?;
+        let names = table.chunks_exact(BUILTIN).map(|entry| self.text(long(entry, 0)?));
+        let names: Vec<Vec<u8>> = names.collect::<Option<_>>()?;
         let place = |name: &[u8]| {
-            table.chunks_exact(BUILTIN).zip(0_u64..).find_map(|(entry, index)| {
-                let text = self.text(long(entry, 0)?)?;
-                (text == name).then_some(array + index * BUILTIN as u64 + FLAGS_AT)
-            })
+            let index = names.iter().position(|text| text == name)? as u64;
+            Some(array + index * BUILTIN as u64 + FLAGS_AT)
         };
-        Some([place(b".")?, place(b"source")?])
+        self.flags = [place(b".")?, place(b"source")?];
+        self.builtins = names;
+        Some(())
+    }
+
+    pub(crate) fn is_builtin(&self, name: &[u8]) -> bool {
+        self.builtins.iter().any(|builtin| builtin == name)
     }
 
     /// Whether the shell waits for a line. Only what the kernel and the shell's own counters say counts.
@@ -161,14 +189,34 @@ impl Glass {
     }
 
     fn numbers(&self) -> Option<[i32; NUMBERS]> {
-        let pieces: Vec<(u64, usize)> = self.at[..NUMBERS].iter().map(|at| (*at, 4)).collect();
+        let mut bytes = Vec::new();
+        sys::read_memory(self.pid, &self.number_pieces(), &mut bytes).ok()?;
+        numbers(&bytes)
+    }
+
+    fn number_pieces(&self) -> [(u64, usize); NUMBERS] {
+        std::array::from_fn(|index| (self.at[index], 4))
+    }
+
+    /// Everything that decides about the next line and has an address of its own, in one reading.
+    fn table(&self) -> Option<Table> {
+        let mut pieces = self.number_pieces().to_vec();
+        pieces.extend(self.flags.map(|at| (at, 4)));
+        pieces.push((self.at[BUILTIN_COUNT], 4));
+        pieces.push((self.at[FUNCTIONS], 8));
+        pieces.push((self.at[ALIASES], 8));
+        pieces.push((self.at[TRAPS], TRAP_COUNT * 8));
         let mut bytes = Vec::new();
         sys::read_memory(self.pid, &pieces, &mut bytes).ok()?;
-        let mut numbers = [0; NUMBERS];
-        for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(4)) {
-            *number = word(bytes, 0)?.cast_signed();
-        }
-        Some(numbers)
+        let rest = bytes.get(NUMBERS * 4..)?;
+        Some(Table {
+            numbers: numbers(&bytes)?,
+            enabled: [word(rest, 0)? & ENABLED != 0, word(rest, 4)? & ENABLED != 0],
+            builtins: word(rest, 8)?,
+            functions: long(rest, 12)?,
+            aliases: long(rest, 20)?,
+            traps: rest.get(28..)?.chunks_exact(8).map(|trap| long(trap, 0)).collect::<Option<_>>()?,
+        })
     }
 
     /// Blocked in `read`, on the line and nothing else.
@@ -183,31 +231,44 @@ impl Glass {
 
     /// How to run the next file, or what is in the way.
     pub(crate) fn way(&self) -> Result<Way, Obstacle> {
-        let numbers = self.numbers().ok_or(Obstacle::Shadowed)?;
-        let [.., no_exec, restricted, _, _] = numbers;
+        self.stand().map(|stand| stand.way)
+    }
+
+    /// The same, and whether a plain word could be anything but a program or a builtin.
+    pub(crate) fn stand(&self) -> Result<Stand, Obstacle> {
+        let table = self.table().ok_or(Obstacle::Shadowed)?;
+        let [.., no_exec, restricted, _, _] = table.numbers;
         if no_exec != 0 {
             return Err(Obstacle::NoExec);
         }
         if restricted != 0 {
             return Err(Obstacle::Restricted);
         }
-        if [DEBUG, ERROR, RETURN].into_iter().any(|trap| self.trap(trap) != Some(0)) || !self.ends_as_fitted()
-        {
+        let trap = |number: usize| table.traps.get(number).copied();
+        let quiet = [DEBUG, ERROR, RETURN].into_iter().all(|number| trap(number) == Some(0));
+        if !quiet || !trap(END).is_some_and(|trap| self.ends_as_fitted(trap)) {
             return Err(Obstacle::Trapped);
         }
-        let enabled = |flags: u64| {
-            self.read(flags, 4).and_then(|bytes| word(&bytes, 0)).is_some_and(|flags| flags & ENABLED != 0)
-        };
-        let free = |name: &str| self.function(name) == Some(false);
-        if enabled(self.flags[0]) && free(".") {
-            Ok(Way::Dot)
-        } else if enabled(self.flags[1]) && free("source") {
-            Ok(Way::Source)
-        } else if enabled(self.flags[0]) && free("builtin") {
-            Ok(Way::Builtin)
+        let free = |name: &str| table.functions == 0 || self.entry(table.functions, name) == Some(None);
+        let [dot, source] = table.enabled;
+        let way = if dot && free(".") {
+            Way::Dot
+        } else if source && free("source") {
+            Way::Source
+        } else if dot && free("builtin") {
+            Way::Builtin
         } else {
-            Err(Obstacle::Shadowed)
-        }
+            return Err(Obstacle::Shadowed);
+        };
+        let plain = table.traps.iter().skip(END + 1).all(|trap| *trap == 0)
+            && usize::try_from(table.builtins).is_ok_and(|count| count == self.builtins.len())
+            && self.is_empty(table.functions)
+            && self.is_empty(table.aliases);
+        Ok(Stand { way, words: if plain { Words::Plain } else { Words::Defined } })
+    }
+
+    fn is_empty(&self, table: u64) -> bool {
+        table == 0 || self.read(table, 16).and_then(|head| word(&head, 12)) == Some(0)
     }
 
     /// Whether something of the keeper's own behind a command would go unseen.
@@ -222,24 +283,14 @@ impl Glass {
     }
 
     /// Where the text of a trap is, zero where none is set.
-    fn trap(&self, number: u64) -> Option<u64> {
-        self.pointer(self.at[TRAPS] + number * 8)
+    fn trap(&self, number: usize) -> Option<u64> {
+        self.pointer(self.at[TRAPS] + number as u64 * 8)
     }
 
-    /// Whether the keeper's own trap for the shell's end is in its place; another could change the status.
-    fn ends_as_fitted(&self) -> bool {
+    /// Whether the trap for the shell's end is the keeper's own; another could change the status.
+    fn ends_as_fitted(&self, trap: u64) -> bool {
         let own = super::script::OWN_END;
-        let text = self.trap(END).filter(|at| *at != 0).and_then(|at| self.read(at, own.len()));
-        text.is_some_and(|text| text == own)
-    }
-
-    /// Whether there is a function of this name. None when that cannot be said.
-    fn function(&self, name: &str) -> Option<bool> {
-        let table = self.pointer(self.at[FUNCTIONS])?;
-        if table == 0 {
-            return Some(false);
-        }
-        self.entry(table, name).map(|entry| entry.is_some())
+        trap != 0 && self.read(trap, own.len()).is_some_and(|text| text == own)
     }
 
     /// A global variable's text.
@@ -268,8 +319,8 @@ impl Glass {
     /// What one of the shell's hash tables has under a name.
     fn entry(&self, table: u64, name: &str) -> Option<Option<u64>> {
         let head = self.read(table, 16)?;
-        let (buckets, count) = (long(&head, 0)?, word(&head, 8)?);
-        if buckets == 0 || count == 0 {
+        let (buckets, count, entries) = (long(&head, 0)?, word(&head, 8)?, word(&head, 12)?);
+        if buckets == 0 || count == 0 || entries == 0 {
             return Some(None);
         }
         let index = hash(name) & (count - 1);
@@ -308,6 +359,27 @@ impl Glass {
         bytes.truncate(end);
         Some(bytes)
     }
+}
+
+/// What decides about the next line, as it stood at one moment.
+struct Table {
+    numbers: [i32; NUMBERS],
+    /// Whether `.` and `source` are.
+    enabled: [bool; 2],
+    builtins: u32,
+    /// Where the tables of functions and of aliases are, zero where none was ever made.
+    functions: u64,
+    aliases: u64,
+    /// Where the texts of all traps are, zero where none is set.
+    traps: Vec<u64>,
+}
+
+fn numbers(bytes: &[u8]) -> Option<[i32; NUMBERS]> {
+    let mut numbers = [0; NUMBERS];
+    for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(4)) {
+        *number = word(bytes, 0)?.cast_signed();
+    }
+    Some(numbers)
 }
 
 /// Whether a process is blocked in `read` on what the kernel calls `line`.

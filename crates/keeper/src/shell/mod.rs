@@ -10,6 +10,7 @@
 //! the shell. What a command has written by then is its output; whoever writes later writes into nothing.
 
 mod glass;
+mod order;
 mod plain;
 mod script;
 mod site;
@@ -17,13 +18,16 @@ mod symbols;
 
 pub(crate) use glass::Depth;
 use glass::{Glass, Look, Obstacle};
+use order::{Arriving, Pipes};
+pub(crate) use order::{Effect, Order, Streams};
 use plain::{Next, Plain, Sight};
+pub(crate) use script::STATE_BYTES;
 pub(crate) use site::{Owner, Site};
 
 use crate::{
     sys,
     tree::Kin,
-    wire::{CommandInput, Ended, Exit, How, Left, Manner, ShellPhase, Unfit, Unusable},
+    wire::{Ended, Exit, How, Left, Manner, ShellPhase, Unfit, Unusable},
 };
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -43,11 +47,13 @@ const WAIT_FIRST: Duration = Duration::from_micros(40);
 const WAIT_LAST: Duration = Duration::from_millis(2);
 /// While a command's names are still there, how often it is looked at whether it has begun.
 const BEGUN: Duration = Duration::from_millis(5);
+/// While a shell says its state, how often room is made in the queue.
+const ROOM: Duration = Duration::from_millis(2);
 /// How often it is looked for somebody else who could read from a line.
 const HUSHES: usize = 8;
 const BELL: &[u8] = b"\n";
 /// Of what a shell says of itself, read at once.
-const DRAIN_BYTES: usize = 4096;
+const DRAIN_BYTES: usize = 16 * 1024;
 const SAVE_SCRIPT: &str = "save";
 const FAREWELL_SCRIPT: &str = "end";
 const STATE_QUEUE: &str = "state";
@@ -61,6 +67,8 @@ pub(crate) struct Shell {
     /// The queue that states come by.
     pub(crate) saved: Option<OwnedFd>,
     state: script::State,
+    /// How the shell was known whose state that is, where it was another keeper's.
+    told_as: Option<Manner>,
     phase: Phase,
     /// Taken, and given to the shell as soon as it is idle.
     waiting: Option<Order>,
@@ -98,6 +106,7 @@ struct Running {
     since: Instant,
     /// Who was there before.
     older: Vec<Kin>,
+    effect: Effect,
 }
 
 /// Rung once the line is the shell's own, so that nobody else can take the line for it.
@@ -107,36 +116,10 @@ enum Bell {
     Rung,
 }
 
-/// A command with everything that it needs.
-#[derive(Debug)]
-pub(crate) struct Order {
-    pub(crate) command: u64,
-    script: String,
-    stdin: Option<String>,
-    stdout: String,
-    stderr: String,
-}
-
-#[derive(Debug)]
-struct Arriving {
-    command: u64,
-    name: String,
-    file: OwnedFd,
-    length: usize,
-}
-
 #[derive(Debug, Clone, Copy)]
 struct Wait {
     at: Instant,
     next: Duration,
-}
-
-/// The keeper's ends of a command's streams.
-#[derive(Debug)]
-pub(crate) struct Streams {
-    pub(crate) stdin: Option<OwnedFd>,
-    pub(crate) stdout: OwnedFd,
-    pub(crate) stderr: OwnedFd,
 }
 
 /// What a look at the shell led to.
@@ -144,27 +127,32 @@ pub(crate) struct Streams {
 pub(crate) enum Event {
     /// It waits for its first command.
     Ready,
-    /// The running command has returned. Its streams are to be cut, and then the shell saves its state.
+    /// The running command has returned. Its streams are to be cut, and then the shell saves its state, if that can be
+    /// another one.
     Returned {
         code: i32,
         command: u64,
         since: Instant,
         older: Vec<Kin>,
+        effect: Effect,
     },
     Unusable(Unusable),
-    /// A command that waited can be given now.
-    Due(Order),
+    /// Its state is saved. A command that waited for that can be given now.
+    Saved(Option<Order>),
 }
 
 impl Shell {
-    pub(crate) fn new(line: OwnedFd, cwd: &[u8]) -> Self {
+    /// `before` is the state of a shell of another time, and how that was known.
+    pub(crate) fn new(line: OwnedFd, cwd: &[u8], before: Option<(Manner, Vec<u8>)>) -> Self {
+        let (told_as, whole) = before.map_or((None, Vec::new()), |(manner, state)| (Some(manner), state));
         Self {
             line,
             pid: None,
             glass: None,
             site: None,
             saved: None,
-            state: script::State::default(),
+            state: script::State::of(whole),
+            told_as,
             phase: Phase::Dead,
             waiting: None,
             arriving: None,
@@ -293,14 +281,21 @@ impl Shell {
         true
     }
 
-    /// Sends a line while nobody else can read it; the bell follows when the shell has it. Who was there before.
-    fn say(&mut self, line: &[u8], others: &dyn Fn() -> Vec<Kin>) -> Vec<Kin> {
+    /// Sends a line while nobody else can read it; the bell follows, at the latest when the shell has it. Who was there
+    /// before.
+    fn say(&mut self, mut line: Vec<u8>, others: &dyn Fn() -> Vec<Kin>) -> Vec<Kin> {
         let older = self.hush(others);
-        self.bell = Bell::Held;
+        self.bell = if older.is_empty() {
+            // Nobody else is there, so the bell can come right behind: one wake-up less.
+            line.extend(BELL);
+            Bell::Rung
+        } else {
+            Bell::Held
+        };
         if let Some(sight) = &mut self.glass {
             sight.renew();
         }
-        if send(&self.line, line).is_err() {
+        if send(&self.line, &line).is_err() {
             self.unfit = Some(Unfit::Deaf);
         }
         older
@@ -335,6 +330,7 @@ impl Shell {
             self.look = None;
             if !self.all_taken() {
                 self.note_begun(now);
+                self.make_room(now);
                 return None;
             }
             if self.line_taken() {
@@ -358,7 +354,7 @@ impl Shell {
             Phase::Saving { until } if now >= *until => {
                 self.unfit = Some(Unfit::Stuck);
                 self.phase = Phase::Idle;
-                self.waiting.take().map(Event::Due)
+                Some(Event::Saved(self.waiting.take()))
             }
             _ => None,
         }
@@ -377,6 +373,14 @@ impl Shell {
             }
         } else {
             self.look = Some(Wait { at: now + BEGUN, next: BEGUN });
+        }
+    }
+
+    /// A state that is larger than its queue would wait in it.
+    fn make_room(&mut self, now: Instant) {
+        if self.saves() {
+            self.drain();
+            self.look = Some(Wait { at: now + ROOM, next: ROOM });
         }
     }
 
@@ -402,14 +406,14 @@ impl Shell {
                     running.order.forget(site);
                 }
                 self.note_cwd();
-                let pipes = self.glass.as_ref().and_then(|glass| glass.variable(script::PIPES));
-                self.pipes = pipes.unwrap_or_default();
-                let (command, since, older) = (running.order.command, running.since, running.older);
-                Some(Event::Returned { code, command, since, older })
+                let glass = self.glass.as_ref().filter(|_| running.order.script.pipes == Pipes::Told);
+                self.pipes = glass.and_then(|glass| glass.variable(script::PIPES)).unwrap_or_default();
+                let (command, since, effect) = (running.order.command, running.since, running.effect);
+                Some(Event::Returned { code, command, since, older: running.older, effect })
             }
             Phase::Saving { .. } => {
-                self.unfit = self.unfit.or_else(|| self.obstacle());
-                self.waiting.take().map(Event::Due)
+                self.drain();
+                Some(Event::Saved(self.waiting.take()))
             }
             other @ (Phase::Waking { .. } | Phase::Idle | Phase::Dead) => {
                 self.phase = other;
@@ -481,6 +485,11 @@ impl Shell {
         }
     }
 
+    /// The last state that was said whole.
+    pub(crate) fn saved_state(&self) -> &[u8] {
+        &self.state.whole
+    }
+
     pub(crate) fn manner(&self) -> Manner {
         self.glass.as_ref().map_or(Manner::Seen, Sight::manner)
     }
@@ -491,6 +500,10 @@ impl Shell {
     }
 
     fn fit(&mut self, now: Instant) -> Result<(), Errno> {
+        if self.told_as.take().is_some_and(|manner| manner != self.manner()) {
+            // What one kind of shell says of itself, another would stumble over.
+            self.state.whole = Vec::new();
+        }
         let site = self.site.as_ref().ok_or(Errno::NOENT)?;
         let name = site::fresh()?;
         let (text, way) = match &self.glass {
@@ -528,6 +541,7 @@ impl Shell {
         let queue = site.path(STATE_QUEUE);
         site.write(SAVE_SCRIPT, &script::save(&queue, &site.path(FAREWELL_SCRIPT)))?;
         site.write(FAREWELL_SCRIPT, &script::farewell(&queue))?;
+        site.put_by()?;
         self.saved = Some(site.queue(STATE_QUEUE, site::Side::Both)?);
         self.site = Some(site);
         Ok(())
@@ -556,65 +570,9 @@ impl Shell {
         }
     }
 
-    /// Takes a part of a command's text. The name of the file, once it is whole.
-    pub(crate) fn take_text(
-        &mut self,
-        command: u64,
-        bytes: &[u8],
-        last: bool,
-        limit: usize,
-    ) -> Result<Option<String>, Errno> {
-        let site = self.site.as_ref().ok_or(Errno::NOENT)?;
-        if self.arriving.as_ref().is_none_or(|arriving| arriving.command != command) {
-            if let Some(old) = self.arriving.take() {
-                site.remove(&old.name);
-            }
-            let name = site::fresh()?;
-            let file = site.file(&name)?;
-            let before = match &self.glass {
-                Some(Sight::Told(plain)) => plain::prologue(bytes, plain.code),
-                Some(Sight::Seen(_)) | None => script::prologue(bytes, &self.pipes),
-            };
-            site::write_all(file.as_fd(), &before)?;
-            self.arriving = Some(Arriving { command, name, file, length: 0 });
-        }
-        let Some(arriving) = &mut self.arriving else { return Ok(None) };
-        arriving.length += bytes.len();
-        if arriving.length > limit {
-            site.remove(&arriving.name);
-            self.arriving = None;
-            return Err(Errno::FBIG);
-        }
-        site::write_all(arriving.file.as_fd(), bytes)?;
-        if last && arriving.length == bytes.len() && self.glass.as_ref().is_some_and(Sight::quiet) {
-            site::write_all(arriving.file.as_fd(), &script::epilogue(bytes))?;
-        }
-        Ok(if last { self.arriving.take().map(|arriving| arriving.name) } else { None })
-    }
-
-    /// Makes a command's streams.
-    pub(crate) fn prepare(
-        &mut self,
-        command: u64,
-        script: String,
-        stdin: CommandInput,
-    ) -> Result<(Order, Streams), Errno> {
-        let site = self.site.as_ref().ok_or(Errno::NOENT)?;
-        let (stdout, stderr) = (site::fresh()?, site::fresh()?);
-        let out = site.queue(&stdout, site::Side::Reader)?;
-        let err = site.queue(&stderr, site::Side::Reader)?;
-        let (stdin, input) = match stdin {
-            CommandInput::Empty => (None, None),
-            CommandInput::Open => {
-                let name = site::fresh()?;
-                let queue = site.queue(&name, site::Side::Both)?;
-                (Some(name), Some(queue))
-            }
-        };
-        self.command = command;
-        self.ended = None;
-        let order = Order { command, script, stdin, stdout, stderr };
-        Ok((order, Streams { stdin: input, stdout: out, stderr: err }))
+    /// Whether it says its state: line by line, of which nobody needs to hear before it is done.
+    pub(crate) fn saves(&self) -> bool {
+        matches!((&self.phase, &self.glass), (Phase::Saving { .. }, Some(Sight::Seen(_))))
     }
 
     /// Whether a command can be given at once.
@@ -626,6 +584,10 @@ impl Shell {
         self.waiting = Some(order);
     }
 
+    pub(crate) fn take_waiting(&mut self) -> Option<Order> {
+        self.waiting.take()
+    }
+
     /// Gives the shell a command. `others` looks up all of the tree but the shell.
     pub(crate) fn give(
         &mut self,
@@ -634,8 +596,8 @@ impl Shell {
         now: Instant,
     ) -> Result<(), Unfit> {
         let (Some(glass), Some(site)) = (&self.glass, &self.site) else { return Err(Unfit::Deaf) };
-        let way = match glass.way() {
-            Ok(way) if self.unfit.is_none() => way,
+        let stand = match glass.stand() {
+            Ok(stand) if self.unfit.is_none() => stand,
             Ok(_) | Err(_) => {
                 let unfit = self.unfit.or_else(|| self.obstacle()).unwrap_or(Unfit::Deaf);
                 order.forget(site);
@@ -645,10 +607,11 @@ impl Shell {
         };
         let stdin = order.stdin.as_ref().map_or_else(|| b"/dev/null".to_vec(), |name| site.path(name));
         let (script, out, err) =
-            (site.path(&order.script), site.path(&order.stdout), site.path(&order.stderr));
-        let line = script::run(way, &script, &stdin, &out, &err);
-        let older = self.say(&line, others);
-        self.phase = Phase::Running(Running { order, begun: false, since: now, older });
+            (site.path(&order.script.name), site.path(&order.stdout), site.path(&order.stderr));
+        let line = script::run(stand.way, &script, &stdin, &out, &err);
+        let effect = if stand.words == glass::Words::Plain { order.script.effect } else { Effect::Any };
+        let older = self.say(line, others);
+        self.phase = Phase::Running(Running { order, begun: false, since: now, older, effect });
         self.look = Some(Wait { at: now + BEGUN, next: BEGUN });
         Ok(())
     }
@@ -675,7 +638,8 @@ impl Shell {
             plain.code = code;
         }
         self.phase = Phase::Saving { until: now + SAVE };
-        self.say(&line, others);
+        self.look = Some(Wait { at: now + ROOM, next: ROOM });
+        self.say(line, others);
     }
 
     /// The process ended. The end of the command that it was running, if any.
@@ -696,14 +660,6 @@ impl Shell {
         }
         let how = How::Died { exit: exit.clone() };
         Some(ended(running.order.command, how, None, running.since, now))
-    }
-}
-
-impl Order {
-    fn forget(&self, site: &Site) {
-        for name in [Some(&self.script), Some(&self.stdout), Some(&self.stderr), self.stdin.as_ref()] {
-            name.into_iter().for_each(|name| site.remove(name));
-        }
     }
 }
 

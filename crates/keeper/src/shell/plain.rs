@@ -5,8 +5,8 @@
 //! its last command. What this gives up is said in [`crate::wire::Manner::lesser`].
 
 use super::{
-    glass::{self, Depth, Glass, Look, Obstacle, Way},
-    script::{State, quoted},
+    glass::{self, Depth, Glass, Look, Obstacle, Stand, Way, Words},
+    script::{self, State, quoted},
     site,
 };
 use crate::wire::Manner;
@@ -89,6 +89,22 @@ impl Sight {
         match self {
             Self::Seen(glass) => glass.way(),
             Self::Told(_) => Ok(Way::Command),
+        }
+    }
+
+    /// As [`Self::way`], and what plain words can be.
+    pub(super) fn stand(&self) -> Result<Stand, Obstacle> {
+        match self {
+            Self::Seen(glass) => glass.stand(),
+            Self::Told(_) => Ok(Stand { way: Way::Command, words: Words::Defined }),
+        }
+    }
+
+    /// Whether a text can change nothing of the shell's state, if its words are plain.
+    pub(super) fn neutral(&self, text: &[u8]) -> bool {
+        match self {
+            Self::Seen(glass) => script::is_neutral(text, |name| glass.is_builtin(name)),
+            Self::Told(_) => false,
         }
     }
 
@@ -196,8 +212,8 @@ pub(super) fn save(to: &[u8]) -> Vec<u8> {
     let mut text = format!(
         "{{ \\command printf '%s\\n' '{}'\n\\command export -p\n\\command printf 'umask '\n\\command umask -S\n\
          \\command printf '%s\\n' '{}'\n}} 2>/dev/null >",
-        super::script::BEGIN,
-        super::script::WHOLE
+        script::BEGIN,
+        script::WHOLE
     )
     .into_bytes();
     text.extend(quoted(to));

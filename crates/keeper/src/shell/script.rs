@@ -142,6 +142,53 @@ pub(crate) fn epilogue(text: &[u8]) -> Vec<u8> {
     format!("\n\\builtin eval \"{PIPES}='${{PIPESTATUS[@]}}'; \\\\return $?\"\n").into_bytes()
 }
 
+/// Reserved words, and what else begins something other than a simple command.
+const RESERVED: [&[u8]; 19] = [
+    b"if",
+    b"then",
+    b"else",
+    b"elif",
+    b"fi",
+    b"case",
+    b"esac",
+    b"for",
+    b"select",
+    b"while",
+    b"until",
+    b"do",
+    b"done",
+    b"in",
+    b"function",
+    b"time",
+    b"coproc",
+    b"!",
+    b"[[",
+];
+/// Builtins that change nothing of the shell, whatever their arguments.
+const HARMLESS: [&[u8]; 7] = [b"true", b"false", b":", b"echo", b"pwd", b"test", b"["];
+
+/// Whether a text changes nothing of a shell's state, where plain words are programs or builtins: simple commands one
+/// after the other, each a program or a harmless builtin, with nothing expanded. It says so only of the plainest.
+pub(crate) fn is_neutral(text: &[u8], is_builtin: impl Fn(&[u8]) -> bool) -> bool {
+    const PLAIN: &[u8] = b" \t\n./_-+:,@%^=~?*[]\"'";
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || PLAIN.contains(byte) || b"&;".contains(byte);
+    if !text.iter().all(plain) || !balanced(text) {
+        return false;
+    }
+    // Quotes keep what they hold from being anything else, and the words of quoted text are judged all the same.
+    let alone = |byte: &u8| b"&;\n".contains(byte);
+    let jobs = text.split(|byte| *byte != b'&').any(|run| !matches!(run.len(), 0 | 2));
+    !jobs && text.split(alone).all(|command| harmless(command.trim_ascii(), &is_builtin))
+}
+
+fn harmless(command: &[u8], is_builtin: impl Fn(&[u8]) -> bool) -> bool {
+    let Some(first) = command.split(u8::is_ascii_whitespace).next().filter(|word| !word.is_empty()) else {
+        return true;
+    };
+    let named = first.iter().all(|byte| byte.is_ascii_alphanumeric() || b"./_-+:[".contains(byte));
+    named && !RESERVED.contains(&first) && (HARMLESS.contains(&first) || !is_builtin(first))
+}
+
 /// Whether every quote is closed, as far as can be told without parsing.
 fn balanced(text: &[u8]) -> bool {
     let (mut quote, mut escaped) = (None, false);
@@ -165,6 +212,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// One that was said before.
+    pub(crate) fn of(whole: Vec<u8>) -> Self {
+        Self { arriving: Vec::new(), whole }
+    }
+
     pub(crate) fn take(&mut self, bytes: &[u8]) {
         if self.arriving.len() + bytes.len() > STATE_BYTES {
             // The rest finds no beginning, and is dropped too.
@@ -216,6 +268,49 @@ mod tests {
             ["echo a", "a |", "a | b &", "cat <<E | x\nE", "a | b # c", "set -x; a | b", "a | 'b", "a | b \\"]
         {
             assert!(epilogue(text.as_bytes()).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_plainest_commands_are_neutral() {
+        let builtin =
+            |name: &[u8]| [b"cd".as_slice(), b"export", b"printf", b"echo", b"true", b"["].contains(&name);
+        for text in
+            ["true", "", " \n", "ls -la /tmp", "git status && cargo test", "echo a; ./x.sh 'a b'", "[ -e x ]"]
+        {
+            assert!(is_neutral(text.as_bytes(), builtin), "{text}");
+        }
+        for text in [
+            "cd /",
+            "export A=1",
+            "A=1",
+            "a[1]=x",
+            "[[ -e x ]]",
+            "A=1 ls",
+            "x=$(y)",
+            "ls $x",
+            "ls `x`",
+            "f() { :; }",
+            "ls | cat",
+            "ls &",
+            "ls & ls",
+            "! ls",
+            "time ls",
+            "if true",
+            "ls > x",
+            "echo {a,b}",
+            "ls \\\n",
+            "'cd' /",
+            "\"cd\" /",
+            "c'd' /",
+            "ls 'a",
+            "ls && cd x",
+            "true\ncd /",
+            "printf -v x y",
+            "ls # cd",
+            "%1",
+        ] {
+            assert!(!is_neutral(text.as_bytes(), builtin), "{text}");
         }
     }
 

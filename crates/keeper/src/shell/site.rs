@@ -11,8 +11,12 @@ use rustix::{
 /// Only its owner, the shell's user, gets in.
 const FOLDER: Mode = Mode::RWXU;
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Bytes of a name before they are spelt.
-const NAME_BYTES: usize = 16;
+/// Letters of a name, five bits each. A shell reads the line with its names letter by letter.
+const NAME_LETTERS: usize = 12;
+const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+/// What a command is written to when there is no room for another file: one page of a file system, which it has already.
+const SPARE: &str = "spareforneed";
+const SPARE_BYTES: usize = 4096;
 
 /// Whom the files must belong to, where it is not the keeper itself.
 pub(crate) type Owner = Option<(u32, u32)>;
@@ -30,7 +34,7 @@ pub(crate) struct Site {
 impl Site {
     /// Makes a new folder in `parent`, which the shell sees at `path`.
     pub(crate) fn make(parent: OwnedFd, path: &[u8], owner: Owner) -> Result<Self, Errno> {
-        let name = format!(".outlast-{}", fresh()?);
+        let name = format!("{}{}", crate::config::SITE_NAME, fresh()?);
         // Made as its owner: the file system of a sandbox knows nobody else.
         sys::files_as(owner, || rustix::fs::mkdirat(&parent, &name, FOLDER))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -42,6 +46,11 @@ impl Site {
     /// Whether the folder is still where the shell looks for it.
     pub(crate) fn stands(&self) -> bool {
         rustix::fs::fstat(&self.folder).is_ok_and(|stat| stat.st_nlink > 0)
+    }
+
+    /// Its own path as the shell sees it.
+    pub(crate) fn folder_path(&self) -> &[u8] {
+        &self.path
     }
 
     /// A name's path as the shell sees it.
@@ -72,7 +81,29 @@ impl Site {
         rustix::fs::openat(&self.folder, name, flags, Mode::empty())
     }
 
+    /// Sets a page aside for a command that finds no room.
+    pub(crate) fn put_by(&self) -> Result<(), Errno> {
+        self.write(SPARE, &[b'\n'; SPARE_BYTES])
+    }
+
+    /// The page that was set aside, with `content`. Its name.
+    pub(crate) fn write_spare(&self, content: &[u8]) -> Result<String, Errno> {
+        if content.len() > SPARE_BYTES {
+            return Err(Errno::NOSPC);
+        }
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = sys::files_as(self.owner, || rustix::fs::openat(&self.folder, SPARE, flags, FILE))?;
+        // Written before it is made shorter: it keeps its page.
+        let content = if content.is_empty() { b"\n" } else { content };
+        write_all(file.as_fd(), content)?;
+        rustix::fs::ftruncate(&file, content.len() as u64)?;
+        Ok(SPARE.to_owned())
+    }
+
     pub(crate) fn remove(&self, name: &str) {
+        if name == SPARE {
+            return;
+        }
         let _ = rustix::fs::unlinkat(&self.folder, name, AtFlags::empty());
     }
 }
@@ -107,7 +138,7 @@ pub(crate) fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Er
 
 /// A name that cannot be guessed.
 pub(crate) fn fresh() -> Result<String, Errno> {
-    let mut bytes = [0; NAME_BYTES];
+    let mut bytes = [0; NAME_LETTERS];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(bytes.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)])).collect())
 }

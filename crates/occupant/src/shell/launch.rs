@@ -17,7 +17,8 @@ pub fn fit_env(mut env: BTreeMap<String, String>) -> BTreeMap<String, String> {
     env
 }
 
-/// How the paths begin that the keeper gives to commands in `folder`, for [`crate::text::Secrets`].
-pub fn site_prefix(folder: &str) -> String {
-    format!("{folder}/.outlast-")
+/// How the paths begin that the keeper gives to commands, itself in `folder`, for [`crate::text::Secrets`]: there, or in
+/// memory.
+pub fn site_prefixes(folder: &str) -> [String; 2] {
+    [format!("{folder}/.outlast-"), "/dev/shm/.outlast-".to_owned()]
 }

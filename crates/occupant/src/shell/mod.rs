@@ -18,7 +18,7 @@ mod saved;
 mod stop;
 
 pub use finished::{Finished, Left, Outcome};
-pub use launch::{ARGS, PROGRAM, fit_env, site_prefix};
+pub use launch::{ARGS, PROGRAM, fit_env, site_prefixes};
 pub use saved::{Saved, SavedExec};
 
 use crate::text::{Plan, Screen, Secrets, View};

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Redactor, text::Shapes};
 
 fn secrets() -> Secrets {
-    Secrets::new(&Redactor::default(), Shapes::Known, None)
+    Secrets::new(&Redactor::default(), Shapes::Known, &[])
 }
 
 fn at(millis: i64) -> Timestamp {

@@ -79,7 +79,7 @@ impl Body {
             Self::Upper => byte.is_ascii_uppercase() || byte.is_ascii_digit(),
             Self::Word => byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-',
             Self::Base64 => Self::Word.has(byte) || matches!(byte, b'+' | b'/' | b'='),
-            Self::Path => byte.is_ascii_hexdigit() || byte == b'/',
+            Self::Path => byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'/',
         }
     }
 }
@@ -133,13 +133,13 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// `site` is how the paths begin that the keeper makes for commands; bash names them where it means itself.
-    pub fn new(given: &Redactor, shapes: Shapes, site: Option<&str>) -> Self {
-        Self::with_patterns(given, shapes, &[], site)
+    /// `sites` are how the paths begin that the keeper makes for commands; bash names them where it means itself.
+    pub fn new(given: &Redactor, shapes: Shapes, sites: &[String]) -> Self {
+        Self::with_patterns(given, shapes, &[], sites)
     }
 
     /// The same with what the operator looks for beside the known shapes, or instead of them.
-    pub fn with_patterns(given: &Redactor, shapes: Shapes, patterns: &[Pattern], site: Option<&str>) -> Self {
+    pub fn with_patterns(given: &Redactor, shapes: Shapes, patterns: &[Pattern], sites: &[String]) -> Self {
         let mut starts: Vec<String> = Vec::new();
         let mut rules = Vec::new();
         let mut add = |start: &str, label: String, shape| {
@@ -149,7 +149,7 @@ impl Secrets {
         for (text, label) in given.spellings() {
             add(text, label.to_owned(), Shape::Given);
         }
-        if let Some(site) = site {
+        for site in sites {
             add(site, "bash".to_owned(), Shape::Fixed { count: SITE_BYTES, body: Body::Path });
         }
         for pattern in patterns {
@@ -191,8 +191,8 @@ impl Secrets {
     }
 }
 
-/// What follows the beginning of a keeper's path: a folder's name and a file's, 32 digits each.
-const SITE_BYTES: usize = 65;
+/// What follows the beginning of a keeper's path: a folder's name and a file's, twelve letters each.
+const SITE_BYTES: usize = 25;
 
 /// One stream.
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@ fn secrets() -> Secrets {
         Pattern::new("acme-blob", "AcmeSig=", Follow::Base64 { least: 8 }).unwrap(),
         Pattern::new("codename", "bluebird", Follow::Nothing).unwrap(),
     ];
-    Secrets::with_patterns(&given, Shapes::Known, &patterns, Some("/data/k/.outlast-"))
+    Secrets::with_patterns(&given, Shapes::Known, &patterns, &["/data/k/.outlast-".to_owned()])
 }
 
 fn split(text: &str, size: usize) -> String {
@@ -45,10 +45,7 @@ fn samples() -> Vec<(String, String)> {
         ("postgres://u:p4ss@host/db".to_owned(), "postgres://u:[REDACTED:url-password]@host/db".to_owned()),
         ("is hunter22-long here".to_owned(), "is [REDACTED:db] here".to_owned()),
         ("is hunter22-longer-yet here".to_owned(), "is [REDACTED:deep] here".to_owned()),
-        (
-            format!("/data/k/.outlast-{0}/{0}: line 1: x", "0123456789abcdef0123456789abcdef"),
-            "bash: line 1: x".to_owned(),
-        ),
+        (format!("/data/k/.outlast-{0}/{0}: line 1: x", "abcdefgh2345"), "bash: line 1: x".to_owned()),
         ("a acme_0123-4567_89ab-more.".to_owned(), "a [REDACTED:acme-token].".to_owned()),
         ("AcmeSig=ab+/cd==&x=1".to_owned(), "[REDACTED:acme-blob]&x=1".to_owned()),
         ("Operation bluebirds".to_owned(), "Operation [REDACTED:codename]s".to_owned()),
@@ -72,7 +69,7 @@ fn shapes_are_told_from_words() {
         }
     }
     assert_eq!(
-        Secrets::new(&Redactor::default(), Shapes::Off, None).text("AKIAIOSFODNN7EXAMPLE"),
+        Secrets::new(&Redactor::default(), Shapes::Off, &[]).text("AKIAIOSFODNN7EXAMPLE"),
         "AKIAIOSFODNN7EXAMPLE"
     );
 }
@@ -80,7 +77,7 @@ fn shapes_are_told_from_words() {
 #[test]
 fn patterns_stay_when_the_known_shapes_are_off() {
     let patterns = [Pattern::new("acme", "acme_", Follow::Alnum { least: 4 }).unwrap()];
-    let secrets = Secrets::with_patterns(&Redactor::default(), Shapes::Off, &patterns, None);
+    let secrets = Secrets::with_patterns(&Redactor::default(), Shapes::Off, &patterns, &[]);
     assert_eq!(secrets.text("AKIAIOSFODNN7EXAMPLE acme_abcd"), "AKIAIOSFODNN7EXAMPLE [REDACTED:acme]");
 }
 

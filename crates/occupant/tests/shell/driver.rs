@@ -178,8 +178,8 @@ impl Ground {
                 Path::new(FAR_WORK).join(name)
             }
         };
-        let site = shell::site_prefix(&self.site.to_string_lossy());
-        let secrets = Secrets::new(&Redactor::default(), Shapes::Known, Some(&site));
+        let sites = shell::site_prefixes(&self.site.to_string_lossy());
+        let secrets = Secrets::new(&Redactor::default(), Shapes::Known, &sites);
         Driver::start(self.keeper.clone(), self.shells, home, secrets).await
     }
 

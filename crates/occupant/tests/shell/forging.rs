@@ -3,7 +3,7 @@
 
 use crate::driver::{Driver, Ground, Place, skip};
 
-/// What an attacker runs first; `{D}` is where the keeper's folders are.
+/// What an attacker runs first; `{D}` is the folder that its shell is given commands by.
 const ATTEMPTS: &[(&str, &str)] = &[
     ("a function for dot", ".() { echo forged; return 9; }"),
     ("a function for source", "source() { echo forged; return 9; }"),
@@ -48,16 +48,16 @@ const ATTEMPTS: &[(&str, &str)] = &[
     ("the keeper's socket", "exec 9<>/dev/tcp/127.0.0.1/1 2>/dev/null; :"),
     (
         "what the next streams will be",
-        "(for i in {1..300}; do for f in {D}/.outlast-*/*; do [ -p \"$f\" ] && timeout 0.01 sh -c \"echo forged >'$f'\"; done; done) >/dev/null 2>&1 & sleep 0.1; kill $!; wait 2>/dev/null; :",
+        "(for i in {1..300}; do for f in {D}/*; do [ -p \"$f\" ] && timeout 0.01 sh -c \"echo forged >'$f'\"; done; done) >/dev/null 2>&1 & sleep 0.1; kill $!; wait 2>/dev/null; :",
     ),
     (
         "what the next file will be",
-        "(for i in {1..300}; do for f in {D}/.outlast-*/*; do [ -f \"$f\" ] && echo 'echo forged; exit 9' >>\"$f\"; done; sleep 0.01; done) >/dev/null 2>&1 & sleep 0.1; kill $!; wait 2>/dev/null; :",
+        "(for i in {1..300}; do for f in {D}/*; do [ -f \"$f\" ] && echo 'echo forged; exit 9' >>\"$f\"; done; sleep 0.01; done) >/dev/null 2>&1 & sleep 0.1; kill $!; wait 2>/dev/null; :",
     ),
-    ("the saved state", "echo 'echo forged; cd /; exit 9' >{D}/.outlast-*/state; :"),
+    ("the saved state", "echo 'echo forged; cd /; exit 9' >{D}/state; :"),
     (
         "a state that says it is whole",
-        "printf '# outlast: state\\necho forged; false\\n# outlast: whole\\n' >$(echo {D}/.outlast-*/state); :",
+        "printf '# outlast: state\\necho forged; false\\n# outlast: whole\\n' >$(echo {D}/state); :",
     ),
     (
         "signals to the shell",
@@ -119,7 +119,11 @@ async fn nothing_that_a_command_does_changes_what_another_reports() {
         };
         for (name, code) in ATTEMPTS {
             let mut driver = ground.shell().await;
-            let code = code.replace("{D}", &ground.folder().to_string_lossy());
+            // Only this shell's folder: others of the machine have theirs beside it.
+            let folder = ground.folder();
+            let folder = folder.to_string_lossy();
+            let site = format!("$(readlink {folder}/site 2>/dev/null || echo {folder}/.outlast-*)");
+            let code = code.replace("{D}", &site);
             attempt(&mut driver, &format!("{} {name}", place.tag()), &code, &mut wrong).await;
             ground.keeper.forget(driver.process).await.unwrap();
         }

@@ -266,11 +266,11 @@ impl Agent {
         self.open(Session::given(params))
     }
 
-    fn open(&mut self, session: Session) -> Value {
+    fn open(&mut self, mut session: Session) -> Value {
         // The seed of a hash map is random enough for an id that only this folder knows.
         let random = || std::hash::RandomState::new().build_hasher().finish();
         let id = format!("demo-{:016x}{:016x}", random(), random());
-        session.save(&id);
+        session.save_as(&id);
         let mut answer = session.settings();
         answer["sessionId"] = json!(id);
         self.sessions.insert(id, session);
@@ -361,8 +361,7 @@ impl Agent {
             self.reply(id, Err(Refusal(-32602, format!("unknown session {session}"))))?;
             return Ok(None);
         };
-        state.keep_prompt(text);
-        state.save(&session);
+        state.keep_prompt(&session, text);
         let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
         let mut turn = Turn { agent: self, session: &session, blocks: texts.join("|"), written: 0 };
         let stopped = turn.script(text);

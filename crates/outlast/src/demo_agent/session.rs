@@ -1,10 +1,18 @@
-//! What the demo agent knows of one session, and the file that it keeps it in.
+//! What the demo agent knows of one session, and the files that it keeps it in: what was set and remembered is written
+//! whole, prompts are added to a file of their own. An agent that replaced a file at every prompt would measure the file
+//! system in each benchmark of a turn.
 
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::{
+    fs::{self, OpenOptions},
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
 /// Prompts kept for a later `session/load`, and how much of each.
 const KEPT_PROMPTS: usize = 50;
+/// The file of prompts is written anew when it may have this many.
+const LOGGED_PROMPTS: usize = 4 * KEPT_PROMPTS;
 const KEPT_PROMPT_BYTES: usize = 2_000;
 
 pub(super) const MODES: &[&str] = &["ask", "code", "plan"];
@@ -20,6 +28,8 @@ pub(super) struct Session {
     pub(super) level: Option<String>,
     pub(super) memory: Vec<String>,
     pub(super) prompts: Vec<String>,
+    /// Prompts in the file, at most.
+    pub(super) logged: usize,
 }
 
 impl Session {
@@ -68,12 +78,28 @@ impl Session {
         })
     }
 
-    pub(super) fn keep_prompt(&mut self, text: &str) {
+    /// Keeps a prompt, on disk as well. Best effort, like everything that a demo keeps.
+    pub(super) fn keep_prompt(&mut self, id: &str, text: &str) {
         let kept = &text[..text.floor_char_boundary(KEPT_PROMPT_BYTES)];
         self.prompts.push(kept.to_owned());
         if self.prompts.len() > KEPT_PROMPTS {
             self.prompts.remove(0);
         }
+        if self.logged >= LOGGED_PROMPTS {
+            return self.save_prompts(id);
+        }
+        self.logged += 1;
+        let Some(path) = Self::prompts_path(id) else { return };
+        if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {
+            let _ = file.write_all(format!("{}\n", json!(kept)).as_bytes());
+        }
+    }
+
+    fn save_prompts(&mut self, id: &str) {
+        let Some(path) = Self::prompts_path(id) else { return };
+        let lines: String = self.prompts.iter().map(|prompt| format!("{}\n", json!(prompt))).collect();
+        self.logged = self.prompts.len();
+        replace(&path, &lines);
     }
 
     /// Best effort: a demo without a home forgets, and says so when asked.
@@ -81,20 +107,23 @@ impl Session {
         let Some(path) = Self::path(id) else { return };
         let state = json!({
             "model": self.model, "mode": self.mode, "thoughtLevel": self.level,
-            "memory": self.memory, "prompts": self.prompts,
+            "memory": self.memory,
         });
-        if let Some(folder) = path.parent() {
-            let _ = std::fs::create_dir_all(folder);
-        }
-        // Whole or not at all: the process may be killed at any moment.
-        let draft = path.with_extension("new");
-        if std::fs::write(&draft, state.to_string()).is_ok() {
-            let _ = std::fs::rename(&draft, &path);
+        replace(&path, &state.to_string());
+    }
+
+    /// All of it under another id.
+    pub(super) fn save_as(&mut self, id: &str) {
+        self.save(id);
+        if !self.prompts.is_empty() {
+            self.save_prompts(id);
         }
     }
 
     pub(super) fn saved(id: &str) -> Option<Self> {
-        let state: Value = serde_json::from_str(&std::fs::read_to_string(Self::path(id)?).ok()?).ok()?;
+        let state: Value = serde_json::from_str(&fs::read_to_string(Self::path(id)?).ok()?).ok()?;
+        let log = Self::prompts_path(id).and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+        let logged: Vec<String> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let text = |key: &str| state[key].as_str().map(str::to_owned);
         let list = |key: &str| {
             let list = state[key].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -105,7 +134,8 @@ impl Session {
             mode: text("mode"),
             level: text("thoughtLevel"),
             memory: list("memory"),
-            prompts: list("prompts"),
+            prompts: logged[logged.len().saturating_sub(KEPT_PROMPTS)..].to_vec(),
+            logged: logged.len(),
             ..Self::default()
         })
     }
@@ -114,6 +144,22 @@ impl Session {
         let plain = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         let home = variable("HOME").filter(|home| plain && !home.is_empty())?;
         Some(Path::new(&home).join(".demo-agent").join(format!("{id}.json")))
+    }
+
+    fn prompts_path(id: &str) -> Option<PathBuf> {
+        Some(Self::path(id)?.with_extension("prompts"))
+    }
+}
+
+/// Whole or not at all: the process may be killed at any moment.
+fn replace(path: &Path, text: &str) {
+    if let Some(folder) = path.parent() {
+        let _ = fs::create_dir_all(folder);
+    }
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".new");
+    if fs::write(&draft, text).is_ok() {
+        let _ = fs::rename(&draft, path);
     }
 }
 

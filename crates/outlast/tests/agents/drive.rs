@@ -97,6 +97,12 @@ impl Talk {
         Ok(())
     }
 
+    /// Reads on until an event of this type.
+    pub(crate) async fn wait_for(&mut self, stream: &mut Sse, kind: &str) -> Result<(), String> {
+        while self.next(stream).await?["type"] != kind {}
+        Ok(())
+    }
+
     async fn next(&mut self, stream: &mut Sse) -> Result<Value, String> {
         loop {
             let frame = stream.next().await.map_err(|error| format!("nothing came: {error:#}"))?;

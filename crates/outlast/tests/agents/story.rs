@@ -15,6 +15,9 @@ use testkit::model::Model;
 /// `(step, what is missing)`.
 const NOT_YET: &[(&str, &str)] = &[];
 
+/// A variable by which the agent's processes can be told from all others.
+const MARK: &str = "OUTLAST_STORY";
+
 type Step = Result<String, String>;
 
 pub(crate) async fn tell(agent: &str, setup: impl FnOnce(&Model) -> Setup) {
@@ -24,7 +27,9 @@ pub(crate) async fn tell(agent: &str, setup: impl FnOnce(&Model) -> Setup) {
     let server = testkit::Setup::new(PROGRAM).env("OUTLAST_SANDBOX_FORWARDS", port.to_string());
     let mut server = server.start().await.unwrap();
     let http = server.http().unwrap();
-    let setup = setup(&model);
+    let mut setup = setup(&model);
+    let mark = format!("{agent}-{port}");
+    setup.env.push((MARK, mark.clone()));
     let folder = install::folder(&server, agent).await;
     install::deploy(&http, &folder, agent, &setup, port).await;
     let mut talk = match Talk::begin(&http, agent).await {
@@ -37,6 +42,7 @@ pub(crate) async fn tell(agent: &str, setup: impl FnOnce(&Model) -> Setup) {
     rows.push(("cancel", cancel(&mut talk, &model).await));
     rows.push(("config", config(&mut talk, setup.change).await));
     rows.push(("suspend and resume", suspend(&mut talk).await));
+    rows.push(("agent killed", crashed(&mut talk, &mark).await));
     rows.push(("server killed mid-turn", killed(&mut talk, &mut server, &model).await));
     rows.push(("resume from a wiped store", wiped(&mut talk, &server, &folder).await));
     let end = http.delete(&format!("/api/sessions/{}", talk.session)).await.unwrap();
@@ -96,6 +102,33 @@ async fn suspend(talk: &mut Talk) -> Step {
     act(&talk.http, &talk.session, "stop").await.expect(200).unwrap();
     talk.turn("recall: swordfish").await?.said("I recall swordfish")?;
     Ok(talk.how().await)
+}
+
+/// Nobody asked it to go, and nobody asks for it: it is brought back all the same, and knows what it knew.
+async fn crashed(talk: &mut Talk, mark: &str) -> Step {
+    let mut stream = talk.follow().await;
+    if kill_marked(mark) == 0 {
+        return Err("its processes were not found".to_owned());
+    }
+    talk.wait_for(&mut stream, "occupant_exited").await?;
+    talk.wait_for(&mut stream, "occupant_started").await?;
+    talk.turn("recall: swordfish").await?.said("I recall swordfish")?;
+    Ok(format!("restarted, {}", talk.how().await))
+}
+
+/// Kills every process that has the mark in its environment; says how many there were.
+fn kill_marked(mark: &str) -> usize {
+    let wanted = format!("{MARK}={mark}");
+    let numbers =
+        fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let pids = numbers.filter_map(|name| name.parse::<i32>().ok()).filter(|pid| {
+        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environ.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes())
+    });
+    let pids: Vec<_> = pids.filter_map(rustix::process::Pid::from_raw).collect();
+    pids.iter()
+        .filter(|pid| rustix::process::kill_process(**pid, rustix::process::Signal::KILL).is_ok())
+        .count()
 }
 
 async fn killed(talk: &mut Talk, server: &mut Server, model: &Model) -> Step {

@@ -9,6 +9,9 @@
 
 mod acp_client;
 mod acp_door;
+mod afar;
+mod afar_faults;
+mod afar_kit;
 mod agents;
 mod bad_input;
 mod cli;

@@ -113,6 +113,10 @@ impl Keepers {
     /// own time is up: shut it down first.
     pub async fn remove(&self, id: &str) -> Result<(), KeeperError> {
         let folder = self.folder(id)?;
+        if let Some(site) = site_of(&folder).await {
+            // One that ended by itself has removed it.
+            let _ = tokio::fs::remove_dir_all(site).await;
+        }
         match tokio::fs::remove_dir_all(folder).await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(KeeperError::io("remove the keeper's folder")(error))
@@ -224,4 +228,12 @@ pub(crate) async fn join(pipe: Pipe, token: wire::Token) -> Result<Keeper, Keepe
         isolation: Arc::new(welcome.isolation),
         line: Line::start(stream),
     })
+}
+
+/// The folder in memory that a keeper's shell had, if it is such a one: the link is as good as whoever could write it.
+async fn site_of(folder: &Path) -> Option<PathBuf> {
+    let site = tokio::fs::read_link(folder.join(config::SITE)).await.ok()?;
+    let name = site.file_name()?.to_str()?;
+    let own = name.starts_with(config::SITE_NAME);
+    (own && site.parent() == Some(Path::new(config::MEMORY))).then_some(site)
 }

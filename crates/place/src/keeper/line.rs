@@ -431,7 +431,8 @@ impl Shared {
             | Notice::Spawned { tag, .. }
             | Notice::SpawnFailed { tag, .. }
             | Notice::Processes { tag, .. }
-            | Notice::ShellIs { tag, .. } => {
+            | Notice::ShellIs { tag, .. }
+            | Notice::StateIs { tag, .. } => {
                 if let Some(answer) = state.answers.remove(&tag) {
                     // Whoever asked may have given up.
                     let _ = answer.send(notice);
@@ -519,6 +520,7 @@ fn about(notice: &Notice) -> Option<u64> {
         | Notice::EgressUntold { .. }
         | Notice::Processes { .. }
         | Notice::ShellIs { .. }
+        | Notice::StateIs { .. }
         | Notice::Replaced {}
         | Notice::ShuttingDown {} => None,
     }

@@ -30,8 +30,8 @@ pub(crate) use folder::{blocking, join};
 pub(crate) use line::Pipe;
 use line::{Line, Refused};
 pub use shell::{
-    CommandInput, Ended, How, Left, Manner, RunError, Shell, ShellEvent, ShellPhase, ShellState, Stream,
-    Unfit, Whom,
+    CommandInput, Ended, How, Left, Manner, RunError, SavedState, Shell, ShellEvent, ShellPhase, ShellState,
+    Stream, Unfit, Whom,
 };
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 pub(crate) use streams::{KeptHandle, KeptInput, KeptOutput};

@@ -109,6 +109,43 @@ pub struct ShellState {
     pub running: Vec<Left>,
 }
 
+/// What a shell said of its variables, functions, aliases and options, for another one after it. Holds secrets.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SavedState {
+    manner: Manner,
+    script: Vec<u8>,
+}
+
+impl std::fmt::Debug for SavedState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SavedState").field("bytes", &self.script.len()).finish_non_exhaustive()
+    }
+}
+
+impl SavedState {
+    const SEEN: u8 = 1;
+    const TOLD: u8 = 2;
+
+    /// As bytes, to be kept sealed.
+    pub fn encode(&self) -> Vec<u8> {
+        let manner = match self.manner {
+            Manner::Seen => Self::SEEN,
+            Manner::Told => Self::TOLD,
+        };
+        [&[manner], self.script.as_slice()].concat()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (manner, script) = bytes.split_first()?;
+        let manner = match *manner {
+            Self::SEEN => Manner::Seen,
+            Self::TOLD => Manner::Told,
+            _ => return None,
+        };
+        Some(Self { manner, script: script.to_vec() })
+    }
+}
+
 /// Why a command was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
@@ -179,6 +216,7 @@ impl Mail {
             | Notice::EgressUntold { .. }
             | Notice::Processes { .. }
             | Notice::ShellIs { .. }
+            | Notice::StateIs { .. }
             | Notice::Replaced {}
             | Notice::ShuttingDown {} => return,
         });
@@ -204,6 +242,44 @@ impl Keeper {
         let shell = self.shell(process);
         self.launch_shell(process, spawn, cwd).await?;
         Ok(shell)
+    }
+
+    /// As [`Self::start_shell`] for a new shell, in the state that another one had. One that cannot be brought about is
+    /// left out.
+    pub async fn continue_shell(
+        &self,
+        process: u64,
+        spawn: Spawn,
+        cwd: &str,
+        before: &SavedState,
+    ) -> Result<Shell, SpawnError> {
+        if self.version >= wire::STATES {
+            let mut script = before.script.clone();
+            // What leads out of this sandbox is not what led out of the other.
+            for (name, value) in spawn.env.iter().filter(|(name, _)| crate::room::is_proxy(name)) {
+                let value = value.replace('\'', "'\\''");
+                script.extend(format!("export {name}='{value}'\n").into_bytes());
+            }
+            let (manner, state) = (before.manner, Blob(script));
+            let asked = self.line.ask(|tag| Request::Remember { tag, process, manner, state }).await;
+            if let Err(error) = asked {
+                tracing::warn!(?error, "a shell begins without the state of the one before it");
+            }
+        }
+        self.start_shell(process, spawn, cwd).await
+    }
+
+    /// What a shell last said of its state; none from a keeper that is older than the question.
+    pub async fn saved_state(&self, process: u64) -> Option<SavedState> {
+        if self.version < wire::STATES {
+            return None;
+        }
+        match self.line.ask(|tag| Request::SavedState { tag, process }).await {
+            Ok(Notice::StateIs { manner, state, .. }) if !state.0.is_empty() => {
+                Some(SavedState { manner, script: state.0 })
+            }
+            Ok(_) | Err(_) => None,
+        }
     }
 
     /// As [`Self::start_shell`] for a shell that is driven already and has ended.

@@ -128,7 +128,8 @@ impl Remotes {
         reached::take_up(&link, lodged, token).await
     }
 
-    /// Ends a keeper and all that it has, for who has no connection to it any more. One that is gone is ended already.
+    /// Ends a keeper and all that it has, for who has no connection to it any more. One that is gone is ended already,
+    /// and so is one whose container does not run.
     pub async fn end(
         &self,
         target: &Target,
@@ -137,7 +138,8 @@ impl Remotes {
         token: [u8; 32],
     ) -> Result<(), RemoteError> {
         let keeper = match self.take_up(target, password, lodged, token).await {
-            Err(RemoteError::Lost { .. }) => return Ok(()),
+            Err(RemoteError::Lost { .. } | RemoteError::NoContainer(_)) => return Ok(()),
+            Err(RemoteError::NotRunning { state, .. }) if state != docker::PAUSED => return Ok(()),
             keeper => keeper?,
         };
         // A connection that breaks now does so because the keeper ends.

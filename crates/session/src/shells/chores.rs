@@ -2,7 +2,7 @@
 
 use super::{
     checkpoints::{Did, Doing},
-    grip::Grip,
+    grip::{Grip, Way},
 };
 use crate::{
     Shared,
@@ -10,6 +10,7 @@ use crate::{
     task::errand::{self, Stays, Taken},
 };
 use journal::NewSession;
+use place::keeper::SavedState;
 use protocol::{Fault, SnapshotTaken};
 use std::{pin::Pin, sync::Arc};
 
@@ -24,7 +25,15 @@ pub(super) enum Done {
     /// A checkpoint was taken, or brought back, or neither.
     Checkpointed(Result<Did, Fault>),
     /// What was left of the shell is gone, and its files are put away as far as was asked.
-    PutAway { taken: Option<Taken> },
+    /// `left` leads to a keeper on another machine that did not hear that it should end.
+    PutAway { taken: Option<Taken>, left: Option<Box<Way>>, state: Option<SavedState> },
+}
+
+/// Whether another shell is to find the state of the one that is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    Kept,
+    Dropped,
 }
 
 /// Stops everything where it is, then takes a snapshot.
@@ -80,12 +89,23 @@ pub(super) fn checkpoint(doing: Doing) -> Chore {
 }
 
 /// Ends what the shell left, and puts the files away.
-pub(super) fn put_away(shared: &Arc<Shared>, fixed: &NewSession, grip: Option<Grip>, stays: Stays) -> Chore {
+pub(super) fn put_away(
+    shared: &Arc<Shared>,
+    fixed: &NewSession,
+    grip: Option<Grip>,
+    stays: Stays,
+    memory: Memory,
+) -> Chore {
     let (shared, fixed) = (Arc::clone(shared), fixed.clone());
     Box::pin(async move {
-        if let Some(grip) = grip {
-            grip.end().await;
-        }
-        Done::PutAway { taken: errand::away(&shared, &fixed, None, stays).await }
+        let state = match (&grip, memory) {
+            (Some(grip), Memory::Kept) => grip.saved_state().await,
+            (Some(_), Memory::Dropped) | (None, _) => None,
+        };
+        let left = match grip {
+            Some(grip) => grip.end().await.map(Box::new),
+            None => None,
+        };
+        Done::PutAway { taken: errand::away(&shared, &fixed, None, stays).await, left, state }
     })
 }

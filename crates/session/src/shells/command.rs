@@ -61,6 +61,11 @@ pub(crate) enum ShellCommand {
         checkpoint: Option<String>,
         reply: Reply<RestoredCheckpoint>,
     },
+    /// Something to be written down about a shell that its task has let go.
+    Remark {
+        text: String,
+        reply: Reply<()>,
+    },
 }
 
 /// What a shell is about right now.
@@ -87,6 +92,7 @@ impl ShellCommand {
             Self::Checkpoint { reply, .. } => drop(reply.send(Err(fault))),
             Self::Checkpoints { reply } => drop(reply.send(Err(fault))),
             Self::Restore { reply, .. } => drop(reply.send(Err(fault))),
+            Self::Remark { reply, .. } => drop(reply.send(Err(fault))),
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     vault::{Vault, VaultError},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use place::keeper::SavedState;
 use protocol::{Budget, DockerTarget, Fault, OpenShell, SshTarget, Transport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,6 +13,9 @@ use std::collections::BTreeMap;
 const PURPOSE: &str = "shell options";
 const SAVED: &str = "shell state";
 const TOKEN: &str = "keeper token";
+const STATE: &str = "saved shell state";
+/// A state that is kept while there is no shell.
+const STATE_BYTES: usize = 256 * 1024;
 /// Rules of one list, and bytes of one.
 const RULES: usize = 256;
 const RULE_BYTES: usize = 1024;
@@ -153,6 +157,10 @@ pub(crate) struct ShellMemo {
     pub(crate) token: Option<String>,
     /// How much is kept of what commands wrote.
     pub(crate) kept_bytes: u64,
+    /// Why the last shell was lost, until a command's result has said it.
+    pub(crate) lost: Option<String>,
+    /// What an ended shell said of its state, sealed, until there is another one.
+    pub(crate) state: Option<String>,
     /// The number of the last checkpoint, and those that are kept, oldest first.
     pub(crate) checkpoint: u64,
     pub(super) checkpoints: Vec<super::checkpoints::Kept>,
@@ -177,6 +185,19 @@ pub(crate) fn seal_machine(vault: &Vault, saved: &occupant::shell::Saved) -> Opt
 pub(crate) fn open_machine(vault: &Vault, sealed: &str) -> Option<occupant::shell::Saved> {
     let plain = vault.unseal(SAVED, &STANDARD.decode(sealed).ok()?).ok()?;
     serde_json::from_slice(&plain).ok()
+}
+
+/// None for one that is too large.
+pub(crate) fn seal_state(vault: &Vault, state: &SavedState) -> Option<String> {
+    let plain = state.encode();
+    if plain.len() > STATE_BYTES {
+        return None;
+    }
+    vault.seal(STATE, &plain).map(|sealed| STANDARD.encode(sealed)).ok()
+}
+
+pub(crate) fn open_state(vault: &Vault, sealed: &str) -> Option<SavedState> {
+    SavedState::decode(&vault.unseal(STATE, &STANDARD.decode(sealed).ok()?).ok()?)
 }
 
 pub(crate) fn seal_token(vault: &Vault, token: &[u8; 32]) -> Option<String> {

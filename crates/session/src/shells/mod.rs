@@ -19,7 +19,13 @@ mod whole;
 pub(crate) use command::{ShellCommand, no_shell};
 pub(crate) use task::{ShellTask, serve_stored};
 
-use crate::{Caller, NewWork, Sessions, faults, live::Reply, pen::Pen, spec::internal, task as agents};
+use crate::{
+    Caller, NewWork, Sessions, faults,
+    live::{Card, Reply},
+    pen::Pen,
+    spec::internal,
+    task as agents,
+};
 use command::{Glimpse, Order};
 use journal::{NewSession, SessionQuery};
 use memo::{ShellMemo, ShellSpec};
@@ -141,13 +147,14 @@ impl Sessions {
         };
         let state = agents::first_state(None, None, now);
         let writer = shared.journal.begin(fixed.clone());
-        let inbox = shared.live.open(id);
+        let (inbox, card) = (shared.live.open(id), Card::of(&fixed));
         let pen = Pen::new(Arc::clone(shared), writer, fixed, state, 1, None);
         let (reply, answer) = oneshot::channel();
         let mut task = ShellTask::assemble(pen, inbox, spec, ShellMemo::default());
         task.create(Actor::Key(caller.key), slot, reply);
         agents::spawn_new_shell(task, Arc::clone(shared), id);
         answer.await.unwrap_or_else(|_| Err(internal("a new shell's task ended without an answer")))?;
+        shared.live.introduce(id, card);
         let glimpse = self.look(id).await?;
         Ok(OpenedShell {
             session: id,
@@ -194,10 +201,7 @@ impl Sessions {
         session: &SessionRef,
         request: ExecCommand,
     ) -> Result<Execution, Fault> {
-        let row = self.row(caller, session).await?;
-        if row.fixed.kind != SessionKind::Shell {
-            return Err(no_shell());
-        }
+        let id = self.shell(caller, session).await?;
         let timeout = request.timeout_secs.unwrap_or(limits::COMMAND_SECS);
         if timeout == 0 || timeout > limits::COMMAND_SECS_MOST {
             return Err(Fault::invalid(format!("timeout_secs must be 1 to {}", limits::COMMAND_SECS_MOST)));
@@ -223,7 +227,7 @@ impl Sessions {
             timeout: Duration::from_secs(timeout),
             yields: request.yield_secs.map(Duration::from_secs),
         });
-        self.ask(row.fixed.id, |reply| ShellCommand::Exec { order, reply }).await
+        self.ask(id, |reply| ShellCommand::Exec { order, reply }).await
     }
 
     /// Stops a command that runs, or takes one back that waits; its result is told as ever. False if it has ended.
@@ -260,16 +264,14 @@ impl Sessions {
         wait: Duration,
         budget: Option<Budget>,
     ) -> Result<ExecResult, Fault> {
-        let row = self.row(caller, session).await?;
-        if row.fixed.kind != SessionKind::Shell {
-            return Err(no_shell());
-        }
+        let id = self.shell(caller, session).await?;
         let plan = budget.as_ref().map(plan).transpose()?.map(Box::new);
         let again = plan.clone();
         let wait = wait.min(Duration::from_secs(limits::COMMAND_SECS_MOST));
-        let told = self.ask(row.fixed.id, |reply| ShellCommand::Poll { command, wait, plan, reply }).await;
+        let told = self.ask(id, |reply| ShellCommand::Poll { command, wait, plan, reply }).await;
         match told {
             Err(fault) if fault.code == Code::NotFound => {
+                let row = self.row(caller, session).await?;
                 let found = self.ended_command(&row, command).await?;
                 found.map(|result| task::narrowed(result, again.as_deref())).ok_or(fault)
             }
@@ -411,10 +413,9 @@ impl Sessions {
     }
 
     async fn shell(&self, caller: &Caller, session: &SessionRef) -> Result<SessionId, Fault> {
-        let row = self.row(caller, session).await?;
-        match row.fixed.kind {
-            SessionKind::Shell => Ok(row.fixed.id),
-            SessionKind::Agent => Err(no_shell()),
+        match self.identify(caller, session).await? {
+            (id, SessionKind::Shell) => Ok(id),
+            (_, SessionKind::Agent) => Err(no_shell()),
         }
     }
 

@@ -10,6 +10,9 @@ use protocol::{
     StreamReport, StreamShown,
 };
 
+/// Of a command's own text, what its result says again. All of it is in the record.
+const ECHO_CHARS: usize = 4096;
+
 pub(super) fn ended(finished: &Finished, mode: KeepMode) -> CommandEnded {
     CommandEnded {
         command: finished.command,
@@ -69,7 +72,7 @@ pub(super) fn result(text: String, ended: CommandEnded) -> ExecResult {
         cwd: ended.cwd,
         truncated: ended.stdout.truncated || ended.stderr.truncated,
         command_id: ended.command,
-        command: text,
+        command: echoed(text),
         timed_out: ended.outcome == CommandOutcome::TimedOut,
         cancelled: ended.outcome == CommandOutcome::Cancelled,
         running: false,
@@ -84,6 +87,16 @@ pub(super) fn result(text: String, ended: CommandEnded) -> ExecResult {
         stdout: ended.stdout.text,
         stderr: ended.stderr.text,
     }
+}
+
+/// The caller knows what it sent: a very long text is said by its beginning.
+fn echoed(mut text: String) -> String {
+    if let Some((at, _)) = text.char_indices().nth(ECHO_CHARS) {
+        let left = text[at..].chars().count();
+        text.truncate(at);
+        text.push_str(&format!("… ({left} more characters)"));
+    }
+    text
 }
 
 fn outcome_hint(outcome: CommandOutcome) -> Option<String> {
@@ -121,7 +134,7 @@ pub(super) fn so_far(
         cwd,
         truncated: stdout.truncated || stderr.truncated,
         command_id: command,
-        command: text,
+        command: echoed(text),
         timed_out: false,
         cancelled: false,
         running: true,

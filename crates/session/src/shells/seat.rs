@@ -2,23 +2,23 @@
 //! places.
 
 use super::{
-    grip::{Far, Grip},
-    memo::{ShellMemo, ShellSpec, Target},
+    grip::{Far, Grip, Way},
+    memo::{self, ShellMemo, ShellSpec, Target},
     project,
 };
 use crate::{Shared, faults, policy::walls, quota::Slot, spec::internal};
 use journal::NewSession;
 use occupant::{
     Redactor,
-    shell::{ARGS, PROGRAM, fit_env, site_prefix},
+    shell::{ARGS, PROGRAM, fit_env, site_prefixes},
     text::Secrets,
 };
 use place::{
     Outlook, Project, Spawn, SpawnError, Terms, Walls,
-    keeper::{Keeper, Manner, Shell, ShellState},
-    remote::{self, Lodged, Machine, Password, RemoteError},
+    keeper::{Keeper, Manner, SavedState, Shell, ShellState},
+    remote::{self, Machine, Password, RemoteError},
 };
-use protocol::{Body, Code, Fault, McpServers, PlaceKind, Policy};
+use protocol::{Body, Code, Fault, McpServers, PlaceKind, Policy, SessionId};
 use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 /// What PATH is where nobody names one.
@@ -143,9 +143,14 @@ pub(super) fn secrets(shared: &Shared, fixed: &NewSession, spec: &ShellSpec, mem
         }
         (Target::Local, Walls::None, None) => None,
     };
-    let site = site.map(|folder| site_prefix(&folder.to_string_lossy()));
+    let sites = site.map(|folder| site_prefixes(&folder.to_string_lossy()));
     let (given, options) = (Redactor::new(spec.secrets()), &shared.options.shells);
-    Secrets::with_patterns(&given, options.shapes, &options.patterns, site.as_deref())
+    Secrets::with_patterns(
+        &given,
+        options.shapes,
+        &options.patterns,
+        sites.as_ref().map_or(&[], <[_; 2]>::as_slice),
+    )
 }
 
 /// Sets out; the task hears when it is there.
@@ -161,7 +166,7 @@ pub(super) fn launch(
     Box::pin(async move {
         match spec.target {
             Target::Local => launch_local(&shared, &fixed, &spec, &memo, slot).await,
-            Target::Ssh(_) | Target::Docker(_) => launch_far(&shared, &spec, &memo, slot).await,
+            Target::Ssh(_) | Target::Docker(_) => launch_far(&shared, fixed.id, &spec, &memo, slot).await,
         }
     })
 }
@@ -187,10 +192,11 @@ async fn launch_local(
     // Nobody clears the folder while somebody comes in.
     let _entry = shared.sandboxes.entry(&fixed.sandbox).await;
     let mut told = prepare(shared, fixed).await?;
-    let (started, outfit) = match start_local(shared, fixed, &outfit, &applied.terms).await {
+    let before = state_before(shared, memo);
+    let (started, outfit) = match start_local(shared, fixed, &outfit, &applied.terms, &before).await {
         Err(SpawnError::NotFound { .. }) => {
             let plain = local_outfit(shared, fixed, spec, memo, PLAIN, project.as_ref());
-            (start_local(shared, fixed, &plain, &applied.terms).await, plain)
+            (start_local(shared, fixed, &plain, &applied.terms, &before).await, plain)
         }
         started => (started, outfit),
     };
@@ -208,15 +214,22 @@ async fn start_local(
     fixed: &NewSession,
     outfit: &Outfit,
     terms: &Terms,
+    before: &Option<SavedState>,
 ) -> Result<place::StartedShell, SpawnError> {
-    let started = shared.place.start_shell(&fixed.sandbox, outfit.spawn.clone(), terms.clone()).await;
+    let start = |spawn| shared.place.start_shell(&fixed.sandbox, spawn, terms.clone(), before.clone());
+    let started = start(outfit.spawn.clone()).await;
     match started {
         Err(SpawnError::NoHome { .. }) if outfit.spawn.cwd.is_some() => {
             let spawn = Spawn { cwd: Some(outfit.home.clone()), ..outfit.spawn.clone() };
-            shared.place.start_shell(&fixed.sandbox, spawn, terms.clone()).await
+            start(spawn).await
         }
         other => other,
     }
+}
+
+/// What the shell before this one said of its state.
+fn state_before(shared: &Shared, memo: &ShellMemo) -> Option<SavedState> {
+    memo.state.as_deref().and_then(|sealed| memo::open_state(&shared.vault, sealed))
 }
 
 /// Makes the workspace where there is none, from its last snapshot when there is one.
@@ -232,7 +245,8 @@ async fn prepare(shared: &Shared, fixed: &NewSession) -> Result<Vec<Body>, Fault
 }
 
 async fn launch_far(
-    shared: &Shared,
+    shared: &Arc<Shared>,
+    id: SessionId,
     spec: &ShellSpec,
     memo: &ShellMemo,
     slot: Slot,
@@ -243,18 +257,23 @@ async fn launch_far(
     let outfit = far_outfit(spec, memo, reached.machine())?;
     let joined = reached.lodge().await.map_err(|error| faults::remote(&error))?;
     let cwd = outfit.spawn.cwd.clone().unwrap_or_else(|| outfit.home.clone());
-    let started = joined.keeper.start_shell(FAR_PROCESS, outfit.spawn.clone(), &cwd).await;
-    let started = match started {
-        Err(SpawnError::NoHome { .. }) if cwd != outfit.home => {
-            joined.keeper.start_shell(FAR_PROCESS, outfit.spawn.clone(), &outfit.home).await
-        }
+    let before = state_before(shared, memo);
+    let start = async |cwd: &str| match &before {
+        None => joined.keeper.start_shell(FAR_PROCESS, outfit.spawn.clone(), cwd).await,
+        Some(before) => joined.keeper.continue_shell(FAR_PROCESS, outfit.spawn.clone(), cwd, before).await,
+    };
+    let started = match start(&cwd).await {
+        Err(SpawnError::NoHome { .. }) if cwd != outfit.home => start(&outfit.home).await,
         other => other,
     };
-    let grip = Grip::Remote(Far { keeper: joined.keeper, process: FAR_PROCESS, lodged: joined.lodged });
+    let way = Way { target, password, lodged: joined.lodged, token: joined.token };
+    let grip = Grip::Remote(Far { keeper: joined.keeper, process: FAR_PROCESS, way });
     match started {
         Ok(shell) => Ok(Launched { shell, grip, slot, outfit, token: Some(joined.token), told: Vec::new() }),
         Err(error) => {
-            grip.end().await;
+            if let Some(way) = grip.end().await {
+                way.end_later(shared, id);
+            }
             Err(faults::shell(&error))
         }
     }
@@ -308,13 +327,13 @@ pub(super) fn rejoin(
     fixed: &NewSession,
     spec: &ShellSpec,
     memo: &ShellMemo,
-    token: Option<[u8; 32]>,
+    way: Option<Way>,
 ) -> Rejoining {
     let (shared, fixed) = (Arc::clone(shared), fixed.clone());
     let (spec, memo) = (spec.clone(), memo.clone());
     Box::pin(async move {
-        match (&spec.target, &memo.lodged, token) {
-            (Target::Local, ..) => {
+        match (&spec.target, way) {
+            (Target::Local, _) => {
                 let tie = memo.tie.as_ref().ok_or("it had none")?;
                 let found = shared.place.take_up_shell(&fixed.sandbox, tie).await;
                 let place::FoundShell { shell, state, hold, frozen } =
@@ -328,10 +347,8 @@ pub(super) fn rejoin(
                 };
                 Ok((found, local_outfit(&shared, &fixed, &spec, &memo, program, project.as_ref())))
             }
-            (Target::Ssh(_) | Target::Docker(_), Some(lodged), Some(token)) => {
-                rejoin_far(&shared, &spec, &memo, lodged, token).await
-            }
-            (Target::Ssh(_) | Target::Docker(_), ..) => Err("it had none".to_owned()),
+            (Target::Ssh(_) | Target::Docker(_), Some(way)) => rejoin_far(&shared, &spec, &memo, way).await,
+            (Target::Ssh(_) | Target::Docker(_), None) => Err("nothing is known of it".to_owned()),
         }
     })
 }
@@ -340,22 +357,21 @@ async fn rejoin_far(
     shared: &Shared,
     spec: &ShellSpec,
     memo: &ShellMemo,
-    lodged: &Lodged,
-    token: [u8; 32],
+    way: Way,
 ) -> Result<(Found, Outfit), String> {
-    let (target, password) = far_target(shared, spec).ok_or("it is on no other machine")?;
+    let (target, password) = (&way.target, way.password.as_ref());
     let (until, mut wait) = (tokio::time::Instant::now() + REJOIN, REJOIN_FIRST);
     loop {
-        let taken = shared.remotes.take_up(&target, password.as_ref(), lodged, token).await;
+        let taken = shared.remotes.take_up(target, password, &way.lodged, way.token).await;
         let error = match taken {
             Ok(keeper) => match keeper.attach_shell(FAR_PROCESS).await {
                 Ok((shell, state)) => {
-                    let reached = shared.remotes.connect(&target, password.as_ref()).await;
+                    let reached = shared.remotes.connect(target, password).await;
                     let machine = reached.map(|reached| reached.machine().clone()).unwrap_or_default();
                     let outfit = far_outfit(spec, memo, &machine);
                     let outfit = outfit.map_err(|fault| fault.message.to_string())?;
                     let frozen = keeper.found().iter().any(|kept| kept.process == FAR_PROCESS && kept.frozen);
-                    let far = Far { keeper, process: FAR_PROCESS, lodged: lodged.clone() };
+                    let far = Far { keeper, process: FAR_PROCESS, way };
                     return Ok((Found { shell, state, grip: Grip::Remote(far), frozen }, outfit));
                 }
                 Err(error) => error.to_string(),

@@ -221,7 +221,7 @@ impl Task {
             model: prompt.model,
             limits: turn_limits(prompt.max_turns, prompt.max_budget_usd),
         };
-        self.turn_rows.push(turn_row(&turn, false, None));
+        self.note_turn(turn_row(&turn, false, None));
         self.state.last_active_at = Timestamp::now().at_least(self.state.last_active_at);
         self.turns.place(turn, admission);
         if admission == Admission::Interrupt

@@ -449,7 +449,7 @@ impl Task {
         cx.record(Actor::System, TurnStarted { turn: turn.id });
         live.acp.prompt(turn.id, &turn.content, turn.limits, cx);
         self.memo.last_prompt = Some(turn.accepted_seq);
-        self.turn_rows.push(row);
+        self.note_turn(row);
     }
 
     fn end_turn(
@@ -471,8 +471,16 @@ impl Task {
         self.used = self.used.plus(used);
         let seq =
             cx.record(Actor::System, protocol::TurnEnded { turn: turn.id, outcome, reason, message, usage });
-        self.turn_rows.push(turn_row(turn, true, Some(seq)));
+        self.note_turn(turn_row(turn, true, Some(seq)));
         self.shared.counters.turn(outcome);
+    }
+
+    /// A turn that is accepted and started in one step is written once.
+    fn note_turn(&mut self, row: TurnRow) {
+        match self.turn_rows.iter_mut().find(|noted| noted.turn == row.turn) {
+            Some(noted) => *noted = row,
+            None => self.turn_rows.push(row),
+        }
     }
 
     /// Moves the status as the lifecycle says, and records it.

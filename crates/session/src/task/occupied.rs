@@ -17,6 +17,9 @@ const REFUSALS: u32 = 200;
 /// Between two looks at a workspace's size.
 pub(super) const DISK_BUSY: Duration = Duration::from_secs(limits::DISK_BUSY_SECS);
 const DISK_IDLE: Duration = Duration::from_secs(limits::DISK_IDLE_SECS);
+/// Output that is recorded and still with the keeper, at most. Its spool holds a line of any size beside it.
+const ACKNOWLEDGE_BYTES: u64 = 64 * 1024;
+const _: () = assert!(limits::LINE_BYTES as u64 + 2 * ACKNOWLEDGE_BYTES < place::SPOOL_BYTES);
 /// What an `occupant_exited` event tells of stderr.
 const STDERR_TAIL: usize = 4 * 1024;
 
@@ -284,10 +287,12 @@ impl LiveOccupant {
         }
     }
 
-    /// How far its output is in the events appended by now, when that is further than the last time.
+    /// How far its output is in the events appended by now, when that is so much further than the last time that it
+    /// is worth the keeper's while. Nothing depends on the rest: whoever takes the process up reads on from the offset
+    /// in the memo, and a keeper that is told after every line is woken for each of them, while the agent works.
     pub(super) fn newly_consumed(&mut self) -> Option<u64> {
         let consumed = self.acp.consumed();
-        (consumed > self.acknowledged).then(|| {
+        (consumed >= self.acknowledged + ACKNOWLEDGE_BYTES).then(|| {
             self.acknowledged = consumed;
             consumed
         })

@@ -71,6 +71,7 @@ fn supervise(shared: Arc<Shared>, future: impl Future<Output = ()> + Send + 'sta
 
 async fn load(shared: &Arc<Shared>, id: SessionId, inbox: &mut Inbox) -> Result<(), Fault> {
     let (writer, row) = shared.journal.acquire(id).await.map_err(faults::write)?;
+    shared.live.introduce(id, crate::live::Card::of(&row.fixed));
     if row.fixed.kind == SessionKind::Shell {
         let (_, empty) = tokio::sync::mpsc::channel(1);
         let inbox = std::mem::replace(inbox, empty);

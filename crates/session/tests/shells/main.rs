@@ -28,10 +28,13 @@ async fn keeps_state_and_records(place: PlaceKind) {
     let slow = ExecCommand { timeout_secs: Some(1), ..text_of("echo before; sleep 60; echo after") };
     let slow = shell.result(slow).await;
     assert_eq!((&*slow.stdout, slow.timed_out), ("before", true));
-    assert_eq!(shell.run("echo on").await.stdout, "on");
+    assert_eq!(shell.run("echo on; alias l='echo alias'; umask 027").await.stdout, "on");
+    room.sessions.stop(&room.caller, &shell.session).await.unwrap();
+    let again = shell.run("f; l; umask; pwd").await;
+    assert_eq!((&*again.stdout, &*again.stderr), ("f:a b\nalias\n0027\n/usr", ""), "also after a stop");
     let (_, page) = room.sessions.events(&room.caller, &shell.session, 0, 100).await.unwrap();
     let count = |kind| page.events.iter().filter(|event| event.kind == kind).count();
-    assert_eq!((count(EventKind::CommandStarted), count(EventKind::CommandEnded)), (5, 5));
+    assert_eq!((count(EventKind::CommandStarted), count(EventKind::CommandEnded)), (6, 6));
     shell.close().await;
     let session = room.sessions.get(&room.caller, &shell.session).await.unwrap();
     assert_eq!(session.status, Status::Ended);

@@ -34,6 +34,9 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// The longest answer that is read.
 const ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
+/// The state of a container whose processes are there and stand still.
+pub(crate) const PAUSED: &str = "paused";
+
 /// A running container, and as whom it is entered.
 #[derive(Debug)]
 pub(crate) struct Container {

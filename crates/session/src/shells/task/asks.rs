@@ -1,6 +1,6 @@
 //! What callers ask about commands.
 
-use super::*;
+use super::{input::away, *};
 
 /// What callers ask.
 impl ShellTask {
@@ -59,29 +59,19 @@ impl ShellTask {
                 self.step(|machine, now, out| known = machine.cancel(command, now, out));
                 let _ = reply.send(Ok(known));
             }
+            ShellCommand::Signal { reply, .. } if self.is_away() => drop(reply.send(Err(away()))),
             ShellCommand::Signal { command, signal, reply } => {
                 self.thaw_for(command);
                 let mut known = false;
                 self.step(|machine, _, out| known = machine.signal(command, signal, out));
                 let _ = reply.send(Ok(known));
             }
-            ShellCommand::Write { command, bytes, eof, reply } => {
-                if matches!(self.link, Link::Rejoining(..)) {
-                    let text = "The connection to the shell's machine is being made again; try again soon";
-                    return drop(reply.send(Err(Fault::new(Code::Unreachable, text))));
-                }
-                let length = bytes.len() as u64;
-                let mut taken = false;
-                self.step(|machine, _, out| {
-                    taken = bytes.is_empty() || machine.write(command, bytes, out);
-                    if eof {
-                        taken = machine.close_input(command, out);
-                    }
-                });
-                let answer = if taken { Ok(length) } else { Err(no_input(command)) };
-                let _ = reply.send(answer);
-            }
+            ShellCommand::Write { command, bytes, eof, reply } => self.on_write(command, bytes, eof, reply),
             ShellCommand::Poll { command, wait, plan, reply } => self.on_poll(command, wait, plan, reply),
+            ShellCommand::Remark { text, reply } => {
+                self.pen.record(Actor::System, Notice { level: Level::Warning, text });
+                self.pen.answer(reply, Ok(()));
+            }
             ShellCommand::Look { reply } => {
                 let cwd = self.machine.as_ref().map(shell::Shell::cwd).or_else(|| self.memo.cwd.clone());
                 let running = self.machine.as_ref().and_then(shell::Shell::running);
@@ -108,8 +98,15 @@ impl ShellTask {
     pub(super) fn start_exec(&mut self, order: Order, hint: Option<String>, reply: Reply<Execution>) {
         match self.accept(order) {
             Ok(execution) => {
+                // Whoever goes on as if nothing had happened would go wrong.
+                let lost = self.memo.lost.take().map(|why| {
+                    format!("the shell before this one was lost ({why}): its variables, functions and jobs are gone")
+                });
                 if let Some(open) = self.open.get_mut(&execution.command) {
-                    open.hint = hint;
+                    open.hint = match (lost, hint) {
+                        (Some(lost), Some(hint)) => Some(format!("{lost}; {hint}")),
+                        (lost, hint) => lost.or(hint),
+                    };
                 }
                 let _ = reply.send(Ok(execution));
             }
@@ -210,7 +207,7 @@ impl ShellTask {
 /// What was shown, held against another budget. What the command's own left out stays out.
 pub(in crate::shells) fn narrowed(mut result: ExecResult, plan: Option<&Plan>) -> ExecResult {
     let Some(plan) = plan else { return result };
-    let secrets = Secrets::new(&Redactor::default(), Shapes::Off, None);
+    let secrets = Secrets::new(&Redactor::default(), Shapes::Off, &[]);
     for (text, report) in
         [(&mut result.stdout, &mut result.budget.stdout), (&mut result.stderr, &mut result.budget.stderr)]
     {

@@ -127,8 +127,10 @@ impl ShellTask {
     pub(super) async fn on_remove(&mut self, actor: Actor, reply: Reply<Session>) {
         self.stop(Move::End, None, Stays::Folder);
         self.settle();
-        if let Some((chore, _)) = self.chore.take() {
-            chore.await;
+        if let Some((chore, _)) = self.chore.take()
+            && let Done::PutAway { left: Some(way), .. } = chore.await
+        {
+            way.end_later(&self.pen.shared, self.pen.fixed.id);
         }
         let view = self.pen.view();
         let result = self.pen.remove(actor).await;
@@ -219,11 +221,28 @@ impl ShellTask {
                 self.note_taken(taken);
                 self.pen.answer(reply, answer);
             }
-            (Done::PutAway { taken }, _) => {
+            (Done::PutAway { taken, left, state }, _) => {
+                self.keep_state(state.as_ref());
                 self.note_taken(taken);
+                if let Some(way) = left {
+                    way.end_later(&self.pen.shared, self.pen.fixed.id);
+                }
                 for leaver in std::mem::take(&mut self.leavers) {
                     self.pen.answer_view(leaver);
                 }
+            }
+        }
+    }
+
+    /// For the next shell of this session.
+    fn keep_state(&mut self, state: Option<&keeper::SavedState>) {
+        let Some(state) = state.filter(|_| self.pen.state.status != Status::Ended) else { return };
+        match memo::seal_state(&self.pen.shared.vault, state) {
+            Some(sealed) => self.memo.state = Some(sealed),
+            None => {
+                let text = "the shell's variables and functions are too many to be kept until it comes back"
+                    .to_owned();
+                self.pen.record(Actor::System, Notice { level: Level::Warning, text });
             }
         }
     }

@@ -26,7 +26,10 @@ impl ShellTask {
                     self.pen.state.last_active_at = Timestamp::now().at_least(self.pen.state.last_active_at);
                 }
                 Effect::Run { number, stdin, text } => self.pen.then(Deed::Run { number, stdin, text }),
-                Effect::Write { number, bytes } => self.pen.then(Deed::Write { number, bytes }),
+                Effect::Write { number, bytes } => {
+                    self.keep_input(number, &bytes);
+                    self.pen.then(Deed::Write { number, bytes });
+                }
                 Effect::CloseInput => self.pen.then(Deed::CloseInput),
                 Effect::Signal { signal, whom } => self.pen.then(Deed::Signal { signal, whom }),
                 Effect::Start => self.start_again(),
@@ -40,6 +43,7 @@ impl ShellTask {
     /// A command's one end.
     pub(super) fn finish(&mut self, finished: &Finished) {
         let open = self.open.remove(&finished.command);
+        self.drop_input(finished.command);
         let mode = open.as_ref().map_or(KeepMode::All, |open| open.mode);
         let mut ended = results::ended(finished, mode);
         [ended.stdout.kept, ended.stderr.kept] = self.keep_whole(finished);
@@ -132,31 +136,44 @@ impl ShellTask {
                 self.pen.answer(reply, Err(fault.clone()));
             }
         }
+        self.fail_input(fault);
         for poller in std::mem::take(&mut self.pollers) {
             self.pen.answer(poller.reply, Err(fault.clone()));
         }
     }
 
     pub(super) fn unlink(&mut self) -> Option<Grip> {
+        let way = self.way();
         (self.memo.tie, self.memo.lodged, self.memo.token) = (None, None, None);
         self.pen.shared.frozen.take(self.pen.fixed.id);
         match std::mem::replace(&mut self.link, Link::None) {
             Link::Up(up) => Some(up.grip),
-            Link::None | Link::Launching(_) => None,
-            // It is ended as soon as it is reached.
-            Link::Rejoining(rejoining, _) => {
+            // A keeper may be on its way to the other machine; one of this machine goes with its call.
+            Link::Launching(launching) if self.spec.target != Target::Local => {
+                let (shared, id) = (Arc::clone(&self.pen.shared), self.pen.fixed.id);
                 tokio::spawn(async move {
-                    if let Ok((found, _)) = rejoining.await {
-                        found.grip.end().await;
+                    if let Ok(launched) = launching.await
+                        && let Some(way) = launched.grip.end().await
+                    {
+                        way.end_later(&shared, id);
                     }
                 });
+                None
+            }
+            Link::None | Link::Launching(_) => None,
+            // It is there, perhaps, and nobody needs it any more.
+            Link::Rejoining(..) => {
+                if let Some(way) = way {
+                    way.end_later(&self.pen.shared, self.pen.fixed.id);
+                }
                 None
             }
         }
     }
 
     pub(super) fn put_away(&mut self, grip: Option<Grip>, stays: Stays) {
-        let chore = chores::put_away(&self.pen.shared, &self.pen.fixed, grip, stays);
+        let memory = if self.pen.state.status == Status::Ended { Memory::Dropped } else { Memory::Kept };
+        let chore = chores::put_away(&self.pen.shared, &self.pen.fixed, grip, stays, memory);
         self.chore = Some((chore, Purpose::Other));
     }
 

@@ -5,6 +5,7 @@
 //! the keeper has it, and its end before anybody is told.
 
 mod asks;
+mod input;
 mod keep;
 mod life;
 mod machine;
@@ -13,13 +14,14 @@ mod whole;
 
 pub(in crate::shells) use asks::narrowed;
 use asks::no_command;
+use input::Inputs;
 use whole::Wholes;
 
 use super::{
     Execution, LIVE_PIECES, checkpoints,
-    chores::{self, Chore, Done},
+    chores::{self, Chore, Done, Memory},
     command::{Glimpse, Order, ShellCommand, no_agent},
-    grip::Grip,
+    grip::{Grip, Way},
     memo::{self, ShellMemo, ShellSpec, Target},
     results,
     seat::{self, Found, Launched, Launching, Outfit, Rejoining, Restarting},
@@ -82,6 +84,7 @@ pub(crate) struct ShellTask {
     recent: VecDeque<Arc<ExecResult>>,
     pollers: Vec<Poller>,
     wholes: Wholes,
+    inputs: Inputs,
     joiners: Vec<Reply<Session>>,
     leavers: Vec<Reply<Session>>,
     chore: Option<(Chore, Purpose)>,
@@ -216,6 +219,7 @@ impl ShellTask {
             recent: VecDeque::new(),
             pollers: Vec::new(),
             wholes: Wholes::default(),
+            inputs: Inputs::default(),
             joiners: Vec::new(),
             leavers: Vec::new(),
             chore: None,

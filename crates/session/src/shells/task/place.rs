@@ -34,6 +34,8 @@ impl ShellTask {
         for body in told {
             self.pen.record(Actor::System, body);
         }
+        // The shell has it now.
+        self.memo.state = None;
         self.memo.tie = grip.tie().cloned();
         self.memo.lodged = grip.lodged().cloned();
         self.memo.token = token.and_then(|token| memo::seal_token(&self.pen.shared.vault, &token));
@@ -81,9 +83,14 @@ impl ShellTask {
     }
 
     fn rejoin(&self) -> Rejoining {
-        let sealed = self.memo.token.as_deref();
-        let token = sealed.and_then(|sealed| memo::open_token(&self.pen.shared.vault, sealed));
-        seat::rejoin(&self.pen.shared, &self.pen.fixed, &self.spec, &self.memo, token)
+        seat::rejoin(&self.pen.shared, &self.pen.fixed, &self.spec, &self.memo, self.way())
+    }
+
+    /// What leads to a shell on another machine, as it was written down.
+    pub(super) fn way(&self) -> Option<Way> {
+        let (target, password) = seat::far_target(&self.pen.shared, &self.spec)?;
+        let token = memo::open_token(&self.pen.shared.vault, self.memo.token.as_deref()?)?;
+        Some(Way { target, password, lodged: self.memo.lodged.clone()?, token })
     }
 
     pub(super) fn on_event(&mut self, event: Option<ShellEvent>) {
@@ -107,7 +114,8 @@ impl ShellTask {
                 self.step(|machine, now, out| machine.ended(results::end(ended), now, out));
             }
             Some(ShellEvent::Exited(_)) => self.step(|machine, _, out| machine.exited(out)),
-            Some(ShellEvent::InputTaken { .. } | ShellEvent::InputRefused { .. }) => {}
+            Some(ShellEvent::InputTaken { number }) => self.on_input_taken(number),
+            Some(ShellEvent::InputRefused { number }) => self.on_input_refused(number),
         }
     }
 
@@ -177,9 +185,10 @@ impl ShellTask {
     }
 
     pub(super) fn on_rejoined(&mut self, found: Result<(Found, Outfit), String>) {
-        let link = std::mem::replace(&mut self.link, Link::None);
-        let (Link::Rejoining(_, slot), Ok((found, outfit))) = (link, found) else {
-            return self.lose_shell();
+        let (slot, (found, outfit)) = match (std::mem::replace(&mut self.link, Link::None), found) {
+            (Link::Rejoining(_, slot), Ok(found)) => (slot, found),
+            (_, Ok(_)) => return,
+            (_, Err(why)) => return self.lose_shell(&why),
         };
         let Found { shell, state, grip, frozen } = found;
         let text = "the shell went on meanwhile, and was taken up".to_owned();
@@ -202,6 +211,7 @@ impl ShellTask {
             }
         }
         self.carry_out(out);
+        self.send_input_again();
         match (frozen, self.pen.state.status) {
             (true, Status::Paused) => {
                 self.pen.shared.frozen.put(self.pen.fixed.id, &self.pen.fixed.tenant);
@@ -216,8 +226,13 @@ impl ShellTask {
     }
 
     /// The shell that was looked for is gone.
-    fn lose_shell(&mut self) {
-        let reason = "its shell was lost; the next command starts another one".to_owned();
+    fn lose_shell(&mut self, why: &str) {
+        if let Some(way) = self.way() {
+            // One that could not be reached in all that time may still be there.
+            way.end_later(&self.pen.shared, self.pen.fixed.id);
+        }
+        self.memo.lost = Some(why.to_owned());
+        let reason = format!("its shell was lost: {why}; the next command starts another one");
         self.stop(Move::Rest, Some(reason), Stays::Folder);
     }
 
@@ -230,6 +245,7 @@ impl ShellTask {
         match self.pen.state.status {
             Status::Active | Status::Starting => {
                 let reason = "the server stopped, and the shell with it".to_owned();
+                self.memo.lost = Some(reason.clone());
                 self.shift(Move::Rest, Some(reason));
             }
             Status::Ended => self.put_away(None, Stays::Snapshot),
