@@ -21,6 +21,7 @@ mod faults;
 mod files;
 mod forks;
 mod kit;
+mod leaks;
 mod lifecycle;
 mod mcp;
 mod mcp_bridge;
