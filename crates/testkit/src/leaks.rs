@@ -167,13 +167,16 @@ impl Count {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
         };
+        let mounts = std::fs::read_to_string(process.join("mountinfo"))?;
+        // Those of other programs come and go.
+        let own = server.data().to_string_lossy();
         let children =
             std::fs::read_to_string(process.join(format!("task/{pid}/children"))).unwrap_or_default();
         let folders = ["keepers", "places", "drafts"].map(|name| entries(&server.data().join(name)).len());
         Ok(Self {
             threads: usize::try_from(field("Threads:"))?,
             descriptors: entries(&process.join("fd")).len(),
-            mounts: std::fs::read_to_string(process.join("mountinfo"))?.lines().count(),
+            mounts: mounts.lines().filter(|line| line.contains(&*own)).count(),
             children: children.split_whitespace().count(),
             folders: folders.iter().sum(),
             memory: field("VmRSS:") * 1024,

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     Shared,
     lifecycle::{self, Move, Step},
-    live::{Inbox, Reply},
+    live::{Inbox, Reply, take},
     pen::{Lost, Pen},
     quota::Slot,
     task::{
@@ -44,12 +44,13 @@ use journal::{SessionRow, Space, Writer};
 use occupant::{
     Redactor,
     fence::Fence,
-    shell::{self, Effect, Finished, Stream},
+    shell::{self, Effect, Finished, Spelling, Stream},
     text::{Plan, Screen, Secrets, Shapes},
 };
 use protocol::{
-    Actor, Budget, Checkpoint, Code, CommandStarted, ErrorRaised, ExecResult, Fault, KeepMode, Level,
-    LiveOutput, Notice, RestoredCheckpoint, Session, SessionCreated, SessionStatusChanged, Status, Timestamp,
+    Actor, Body, Budget, Checkpoint, Code, CommandStarted, ErrorRaised, ExecResult, Fault, KeepMode, Level,
+    LiveOutput, Notice, RestoredCheckpoint, Seq, Session, SessionCreated, SessionStatusChanged, Status,
+    Timestamp, limits,
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -66,6 +67,8 @@ use tokio::{
 const RECENT: usize = 64;
 /// Output that a keeper holds for a server that may come back. What is beyond is let go, and cannot be seen again.
 const HELD_BYTES: u64 = 64 * 1024 * 1024;
+/// A text that surely fits into an event, however it is spelt there.
+const TOLD_BYTES: usize = limits::EVENT_BYTES / 8;
 /// Questions about running commands that wait for an answer.
 const POLLERS: usize = 1024;
 
@@ -136,6 +139,8 @@ struct Open {
     yields: Option<Instant>,
     /// The caller knows of it and is gone: it must not be forgotten while it waits.
     acknowledged: bool,
+    /// The event that has its text as it is.
+    told_at: Option<Seq>,
     /// What its result says beside.
     hint: Option<String>,
 }
@@ -194,7 +199,7 @@ pub(crate) async fn serve_stored(shared: Arc<Shared>, writer: Writer, row: Sessi
     let pen = Pen::new(shared, writer, row.fixed, row.state, row.first_seq, written);
     let mut task = ShellTask::assemble(pen, inbox, spec, memo);
     if was_live {
-        task.recover();
+        task.recover().await;
     }
     task.run().await;
 }
@@ -248,9 +253,10 @@ impl ShellTask {
     /// Runs until nothing needs it.
     pub(crate) async fn run(mut self) {
         loop {
-            if self.stage == Stage::Over || (self.is_done() && self.leave()) {
-                self.inbox.close();
-                return self.forward_rest().await;
+            let (shared, id) = (&self.pen.shared, self.pen.fixed.id);
+            if self.stage == Stage::Over || (self.is_done() && shared.live.leave(id, &mut self.inbox)) {
+                let (shared, inbox) = (Arc::clone(shared), take(&mut self.inbox));
+                return shared.pass_on(id, inbox, self).await;
             }
             match self.hear().await {
                 Heard::Durable(Ok(())) => {}
@@ -298,24 +304,6 @@ impl ShellTask {
             && self.pollers.is_empty()
             && self.wholes.is_settled()
             && self.pen.is_settled()
-    }
-
-    fn leave(&mut self) -> bool {
-        self.pen.shared.live.leave(self.pen.fixed.id, &mut self.inbox)
-    }
-
-    /// Hands commands that crossed our leaving to the next task.
-    async fn forward_rest(mut self) {
-        let (shared, id) = (Arc::clone(&self.pen.shared), self.pen.fixed.id);
-        let mut rest = Vec::new();
-        while let Some(command) = self.inbox.recv().await {
-            rest.push(command);
-        }
-        // The pen goes before the next task asks for one.
-        drop(self);
-        for command in rest {
-            shared.redispatch(id, command).await;
-        }
     }
 
     fn now(&self) -> Timestamp {
@@ -386,6 +374,7 @@ impl Open {
             reply: None,
             yields: None,
             acknowledged: true,
+            told_at: None,
             hint: None,
         }
     }

@@ -160,9 +160,13 @@ impl ShellTask {
 
     /// A server stopped while this shell was live. It is taken up where it is; when it is gone, the command that ran is
     /// interrupted.
-    pub(super) fn recover(&mut self) {
+    pub(super) async fn recover(&mut self) {
         let sealed = self.memo.machine.clone();
         let saved = sealed.and_then(|sealed| memo::open_machine(&self.pen.shared.vault, &sealed));
+        let saved = match saved {
+            Some(saved) => with_text(Arc::clone(&self.pen.shared), self.pen.fixed.id, saved).await,
+            None => None,
+        };
         let tied = self.memo.tie.is_some() || self.memo.lodged.is_some();
         match saved {
             Some(saved) if tied && self.pen.state.status != Status::Ended => {
@@ -252,4 +256,19 @@ impl ShellTask {
             Status::Paused | Status::Error => {}
         }
     }
+}
+
+/// A long text is had from its event. Without it nothing can be gone on with.
+async fn with_text(
+    shared: Arc<Shared>,
+    session: protocol::SessionId,
+    mut saved: shell::Saved,
+) -> Option<shell::Saved> {
+    let Some(seq) = saved.text_at() else { return Some(saved) };
+    let event = shared.journal.event(session, seq).await;
+    match event.ok().flatten()?.decode().ok()? {
+        Body::CommandStarted(started) => saved.complete(started.text),
+        _ => return None,
+    }
+    Some(saved)
 }
