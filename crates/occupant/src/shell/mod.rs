@@ -337,10 +337,10 @@ impl Shell {
         }
     }
 
-    /// What the last [`Self::output`] added to what is shown, before the budget.
-    pub fn fresh(&self, stream: Stream) -> &str {
-        match &self.phase {
-            Phase::Running(running) => running.screens[usize::from(stream == Stream::Stderr)].fresh(),
+    /// What the last [`Self::output`] added to what is shown, before the budget; once.
+    pub fn take_fresh(&mut self, stream: Stream) -> &str {
+        match &mut self.phase {
+            Phase::Running(running) => running.screens[usize::from(stream == Stream::Stderr)].take_fresh(),
             _ => "",
         }
     }

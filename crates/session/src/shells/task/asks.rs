@@ -52,6 +52,7 @@ impl ShellTask {
                 let _ = reply.send(Ok(kept.map(checkpoints::Kept::told).collect()));
             }
             ShellCommand::Restore { checkpoint, reply } => self.on_restore(checkpoint, reply),
+            ShellCommand::Kept { reply } => self.when_kept(reply),
             ShellCommand::Cancel { command, reply } => {
                 self.thaw_for(command);
                 let mut known = false;

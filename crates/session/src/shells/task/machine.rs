@@ -49,6 +49,7 @@ impl ShellTask {
         self.drop_input(finished.command);
         let mode = open.as_ref().map_or(KeepMode::All, |open| open.mode);
         let mut ended = results::ended(finished, mode);
+        [ended.stdout.kept, ended.stderr.kept] = self.keep_whole(finished);
         if let Some(hint) = open.as_ref().and_then(|open| open.hint.clone()) {
             ended.hint = Some(ended.hint.map_or(hint.clone(), |own| format!("{own}; {hint}")));
         }

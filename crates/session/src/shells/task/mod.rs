@@ -10,10 +10,12 @@ mod keep;
 mod life;
 mod machine;
 mod place;
+mod whole;
 
 pub(in crate::shells) use asks::narrowed;
 use asks::no_command;
 use input::Inputs;
+use whole::Wholes;
 
 use super::{
     Execution, LIVE_PIECES, checkpoints,
@@ -23,6 +25,7 @@ use super::{
     memo::{self, ShellMemo, ShellSpec, Target},
     results,
     seat::{self, Found, Launched, Launching, Outfit, Rejoining, Restarting},
+    whole::Kept,
 };
 use crate::{
     Shared,
@@ -83,6 +86,7 @@ pub(crate) struct ShellTask {
     open: HashMap<u64, Open>,
     recent: VecDeque<Arc<ExecResult>>,
     pollers: Vec<Poller>,
+    wholes: Wholes,
     inputs: Inputs,
     /// A command that was begun while there was no way to the shell, and that the shell does not have.
     unsent: Option<u64>,
@@ -179,6 +183,7 @@ enum Heard {
     Restarted(Result<(), ::place::SpawnError>),
     Given(u64, Result<(), RunError>),
     Shell(Option<ShellEvent>),
+    Whole(Option<(u64, std::io::Result<Kept>)>),
     Tick,
 }
 
@@ -220,6 +225,7 @@ impl ShellTask {
             open: HashMap::new(),
             recent: VecDeque::new(),
             pollers: Vec::new(),
+            wholes: Wholes::default(),
             inputs: Inputs::default(),
             unsent: None,
             joiners: Vec::new(),
@@ -270,6 +276,7 @@ impl ShellTask {
                 Heard::Given(number, Err(error)) => self.on_refused(number, error),
                 Heard::Given(_, Ok(())) => {}
                 Heard::Shell(event) => self.on_event(event),
+                Heard::Whole(kept) => self.on_whole(kept),
                 Heard::Tick => self.on_tick(),
             }
             self.settle();
@@ -277,7 +284,7 @@ impl ShellTask {
     }
 
     async fn hear(&mut self) -> Heard {
-        let readable = self.pen.has_room();
+        let readable = self.pen.has_room() && !self.wholes.is_behind();
         let deadline = self.deadline();
         // A shell of this machine is found again in a moment, or is gone.
         let finding = matches!(self.link, Link::Rejoining(..)) && self.spec.target == Target::Local;
@@ -287,6 +294,7 @@ impl ShellTask {
             changed = self.pen.changed() => Heard::Durable(changed),
             done = run(&mut self.chore) => Heard::Done(done),
             heard = hear_link(&mut self.link, readable) => heard,
+            kept = self.wholes.progress() => Heard::Whole(kept),
             Some(command) = self.inbox.recv(), if !busy => Heard::Command(command),
             () = until(deadline) => Heard::Tick,
         }
@@ -297,6 +305,7 @@ impl ShellTask {
             && self.chore.is_none()
             && self.open.is_empty()
             && self.pollers.is_empty()
+            && self.wholes.is_settled()
             && self.pen.is_settled()
     }
 

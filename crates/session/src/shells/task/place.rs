@@ -1,6 +1,7 @@
 //! What the shell's place says, and what a stopped server left.
 
 use super::*;
+use protocol::OutputStream;
 
 /// What the place says.
 impl ShellTask {
@@ -125,10 +126,13 @@ impl ShellTask {
         };
         let command = self.machine.as_ref().and_then(shell::Shell::running);
         self.step(|machine, now, out| machine.output(number, of, offset, bytes, now, out));
-        let live = command.and_then(|command| self.open.get(&command)).and_then(|open| open.live.as_ref());
-        if let (Some(live), Some(machine)) = (live, &self.machine) {
-            let text = machine.fresh(of);
-            if !text.is_empty() {
+        let text = self.machine.as_mut().map_or("", |machine| machine.take_fresh(of));
+        if let Some(command) = command.filter(|_| !text.is_empty()) {
+            if let Some(whole) = self.wholes.of(command, &self.pen.shared, self.memo.let_go) {
+                let stream = if index == 0 { OutputStream::Stdout } else { OutputStream::Stderr };
+                whole.push(stream, text);
+            }
+            if let Some(live) = self.open.get(&command).and_then(|open| open.live.as_ref()) {
                 // What nobody has room for is in the result.
                 let _ = live.try_send(LiveOutput { stderr: index == 1, text: text.to_owned() });
             }
