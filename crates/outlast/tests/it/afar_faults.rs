@@ -8,7 +8,7 @@ use testkit::{
     sshd::{NOBODY, PASSWORD, Sshd, USER, USER_ID},
 };
 
-fn with(base: &Value, more: Value) -> Value {
+fn with(base: &Value, more: &Value) -> Value {
     let mut all = base.clone();
     all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     all
@@ -40,16 +40,16 @@ async fn who_is_not_let_in_is_told_why() {
     for (arguments, code, part) in [
         (no_key(json!({"password": "wrong"})), "auth_refused", "password"),
         (no_key(json!({})), "auth_refused", "key"),
-        (with(&base, json!({"user": NOBODY})), "unsupported", "shell"),
-        (with(&base, json!({"fingerprint": format!("SHA256:{}", "A".repeat(43))})), "host_key_wrong", &*pin),
+        (with(&base, &json!({"user": NOBODY})), "unsupported", "shell"),
+        (with(&base, &json!({"fingerprint": format!("SHA256:{}", "A".repeat(43))})), "host_key_wrong", &*pin),
         (unknown, "host_key_unknown", &*pin),
-        (with(&base, json!({"port": shut})), "unreachable", "refused"),
-        (with(&base, json!({"port": mute.local_addr().unwrap().port()})), "unreachable or timed_out", ""),
-        (with(&base, json!({"host": "no-such-host.invalid"})), "unreachable", "resolve"),
-        (with(&base, json!({"host": "-oProxyCommand=x"})), "invalid_request", "host"),
-        (with(&base, json!({"fingerprint": "MD5:aa"})), "invalid_request", "fingerprint"),
-        (with(&base, json!({"key_path": "/nowhere/key"})), "auth_refused", "key"),
-        (with(&base, json!({"container": "x"})), "invalid_request", "container"),
+        (with(&base, &json!({"port": shut})), "unreachable", "refused"),
+        (with(&base, &json!({"port": mute.local_addr().unwrap().port()})), "unreachable or timed_out", ""),
+        (with(&base, &json!({"host": "no-such-host.invalid"})), "unreachable", "resolve"),
+        (with(&base, &json!({"host": "-oProxyCommand=x"})), "invalid_request", "host"),
+        (with(&base, &json!({"fingerprint": "MD5:aa"})), "invalid_request", "fingerprint"),
+        (with(&base, &json!({"key_path": "/nowhere/key"})), "auth_refused", "key"),
+        (with(&base, &json!({"container": "x"})), "invalid_request", "container"),
     ] {
         let since = Instant::now();
         let (told, sentence) = client.refused("session_create", arguments.clone()).await.unwrap();
