@@ -149,7 +149,7 @@ pub(crate) async fn eventually(what: &str, mut look: impl FnMut() -> Result<(), 
         match look() {
             Ok(()) => return,
             Err(seen) => {
-                assert!(tokio::time::Instant::now() < until, "not so in {PATIENCE:?}: {what}: {seen}")
+                assert!(tokio::time::Instant::now() < until, "not so in {PATIENCE:?}: {what}: {seen}");
             }
         }
         tokio::time::sleep(LOOK_EVERY).await;
