@@ -10,7 +10,8 @@ use testkit::{
 
 fn with(base: &Value, more: &Value) -> Value {
     let mut all = base.clone();
-    all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let Value::Object(more) = more else { panic!("an object: {more}") };
+    all.as_object_mut().unwrap().extend(more);
     all
 }
 
