@@ -39,7 +39,7 @@ async fn a_project_is_written_by_its_owner_and_the_rest_of_the_machine_by_nobody
             "echo x > /etc/outlast-was-here",
             "echo x > /usr/outlast-was-here",
             "cat /etc/shadow",
-            "test -n \"$(ls -A /root/ | grep -v own)\"",
+            "test -n \"$(ls -A /root | grep -v own)\"",
             &format!("ls {data}"),
             &format!("cat {data}/api-key"),
             "test -S /var/run/docker.sock",
