@@ -97,3 +97,34 @@ impl Screen {
         View { shown: self.meter.finish(), spelt: self.spell.spelt, hidden: self.hide.hidden, last }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Redactor;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// What is taken piece by piece, and what is left at the end, is the whole text, whoever takes how often.
+        #[test]
+        fn the_whole_text_can_be_gathered(
+            pieces in prop::collection::vec(("[a-c\\n\\x1b\\[m0é]{0,20}", any::<bool>()), 0..12),
+        ) {
+            let secrets = || Secrets::new(&Redactor::default(), Shapes::Known, &[]);
+            let mut screen = Screen::new(Plan::default(), secrets());
+            let (mut gathered, mut written) = (String::new(), Vec::new());
+            for (piece, twice) in &pieces {
+                screen.push(piece.as_bytes());
+                written.extend_from_slice(piece.as_bytes());
+                gathered.push_str(screen.take_fresh());
+                if *twice {
+                    prop_assert_eq!(screen.take_fresh(), "");
+                }
+            }
+            let mut whole = Screen::new(Plan::default(), secrets());
+            whole.push(&written);
+            gathered.push_str(&screen.finish().last);
+            prop_assert_eq!(gathered, whole.finish().last);
+        }
+    }
+}

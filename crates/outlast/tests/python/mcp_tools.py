@@ -11,7 +11,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 TOOLS = {
     "session_create", "session_exec", "session_poll", "session_write", "session_signal", "session_list",
-    "session_destroy", "session_checkpoint", "session_checkpoints", "session_restore",
+    "session_destroy", "session_checkpoint", "session_checkpoints", "session_restore", "session_output",
 }
 
 
@@ -52,6 +52,10 @@ async def story(session: Client, folder: str) -> None:
     assert (await call("session_signal", **command, signal="KILL"))["signalled"]
     ended = await call("session_poll", **command, wait_secs=20)
     assert not ended["running"] and ended["exit_code"] == 137, ended
+    cut = await call("session_exec", session_id=name, command="seq 1 9", budget={"max_chars": 3})
+    assert cut["truncated"] and cut["whole"] == ["stdout"], cut
+    piece = await call("session_output", session_id=name, command_id=cut["command_id"], stream="stdout", offset=16)
+    assert (piece["text"], piece["bytes"], piece["complete"]) == ("9\n", 18, True), piece
     probe = await session.call_tool("session_checkpoint", {"session_id": name, "label": "before"})
     if probe.is_error and json.loads(probe.content[0].text)["error"]["code"] == "unsupported":
         for tool in ("session_checkpoints", "session_restore"):

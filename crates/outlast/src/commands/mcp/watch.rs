@@ -50,7 +50,8 @@ pub(super) enum Heard {
 }
 
 /// Tools that can be called twice.
-const READING: [&str; 4] = ["session_list", "session_poll", "session_checkpoints", "session_destroy"];
+const READING: [&str; 5] =
+    ["session_list", "session_poll", "session_output", "session_checkpoints", "session_destroy"];
 
 #[derive(Deserialize)]
 struct Envelope<'a> {
