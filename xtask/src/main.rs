@@ -38,7 +38,11 @@ const CHORES: &[Chore] = &[
         what: "the numbers of SPECIFICATION.md, with a release build; takes a filter; --peers: others beside ours",
         run: bench,
     },
-    Chore { name: "soak", what: "the crash test for long: --kills N (5000), --seed N, --power", run: soak },
+    Chore {
+        name: "soak",
+        what: "the crash test for long: --kills N (5000), --seed N, --power; or --leaks N shells",
+        run: soak,
+    },
 ];
 
 fn main() -> ExitCode {

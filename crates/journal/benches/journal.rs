@@ -62,7 +62,7 @@ fn new_session() -> NewSession {
 
 fn event(bytes: usize) -> NewEvent {
     let body = Body::from(Notice { level: Level::Info, text: "x".repeat(bytes) });
-    NewEvent { actor: Actor::Agent, kind: body.kind(), body: body.encode().unwrap() }
+    NewEvent::new(Actor::Agent, body.kind(), body.encode().unwrap())
 }
 
 fn one(bytes: usize) -> Append {

@@ -6,7 +6,7 @@
 //! from removing a file that an event on its way in is about to name.
 
 use crate::{
-    ReadError,
+    ReadError, attachment,
     faults::{self, Faults},
     lanes::{End, Lane, Lanes},
     lock,
@@ -46,7 +46,7 @@ pub(crate) fn hex(address: &[u8]) -> String {
     })
 }
 
-fn unhex(text: &str) -> Option<Address> {
+pub(crate) fn unhex(text: &str) -> Option<Address> {
     let mut address = [0; 32];
     if text.len() != 64 || !text.is_ascii() {
         return None;
@@ -84,13 +84,27 @@ enum StoreFailure {
 impl Blobs {
     pub(crate) fn open(dir: &Path) -> io::Result<Self> {
         fs::create_dir_all(dir.join(BLOBS_FOLDER))?;
+        attachment::clear(dir)?;
         Ok(Self { dir: dir.to_owned(), pins: Mutex::default(), temporary: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn pins(&self) -> &Mutex<HashMap<Address, usize>> {
+        &self.pins
+    }
+
+    /// One that no other file of this process has.
+    pub(crate) fn number(&self) -> u64 {
+        self.temporary.fetch_add(1, Relaxed)
     }
 
     /// Writes and pins a blob. Returns once it would survive a power cut.
     fn store(&self, body: &[u8]) -> Result<Address, StoreFailure> {
         let address = *blake3::hash(body).as_bytes();
-        *lock(&self.pins).entry(address).or_default() += 1;
+        self.pin(address);
         let result = self.write(&address, body);
         if result.is_err() {
             self.unpin(&address);
@@ -108,7 +122,7 @@ impl Blobs {
         }
         let there = fs::metadata(&path).is_ok_and(|file| file.len() == body.len() as u64);
         if !there {
-            let number = self.temporary.fetch_add(1, Relaxed);
+            let number = self.number();
             let temporary = path.with_extension(format!("{}.{number}.tmp", std::process::id()));
             let written = File::create(&temporary)
                 .and_then(|mut file| file.write_all(body).map(|()| file))

@@ -1,7 +1,10 @@
 //! Events on their way in and out. Bodies are text that the caller has encoded (and redacted) already; this
 //! room never looks inside one.
 
-use crate::rows::{SessionState, TurnRow};
+use crate::{
+    Attachment,
+    rows::{SessionState, TurnRow},
+};
 use bytes::Bytes;
 use protocol::{Actor, Body, BodyError, Event, EventKind, Seq, SessionId, Timestamp, UsageSums};
 use std::{borrow::Cow, sync::OnceLock};
@@ -12,6 +15,14 @@ pub struct NewEvent {
     pub actor: Actor,
     pub kind: EventKind,
     pub body: String,
+    /// What belongs to it and is not in its body, which is then small enough for a row.
+    pub attachment: Option<Attachment>,
+}
+
+impl NewEvent {
+    pub fn new(actor: Actor, kind: EventKind, body: String) -> Self {
+        Self { actor, kind, body, attachment: None }
+    }
 }
 
 /// One session's share of a commit: all of it is stored, or none.

@@ -2,10 +2,10 @@
 //! readers, changes to the committer; this file only connects them.
 
 use crate::{
-    AgentRow, CredentialRow, Faults, Figures, Follower, KeyRow, NewSession, OpenError, Page, ReadError,
-    SandboxRow, Seat, SessionPage, SessionQuery, SessionRow, SnapshotRow, Space, StoredEvent, TenantUsage,
-    TurnRow, WriteError, Writer,
-    blobs::{BlobBench, BlobPool, Blobs},
+    AgentRow, CredentialRow, Draft, Faults, Figures, Follower, KeyRow, NewSession, OpenError, Page,
+    ReadError, SandboxRow, Seat, SessionPage, SessionQuery, SessionRow, SnapshotRow, Space, StoredEvent,
+    TenantUsage, TurnRow, WriteError, Writer,
+    blobs::{BlobBench, BlobPool, Blobs, unhex},
     chain,
     committer::{Committer, Desk},
     figures::Counts,
@@ -20,8 +20,10 @@ use crate::{
         sqlite::{FIRST_EPOCH, SqliteReader, SqliteStore},
     },
 };
+use bytes::Bytes;
 use protocol::{
-    AgentName, CredentialId, ForkPoint, KeyId, Seq, SessionId, SessionRef, Tenant, limits::PAGE_EVENTS,
+    AgentName, CredentialId, EventKind, ForkPoint, KeyId, Seq, SessionId, SessionRef, Tenant,
+    limits::PAGE_EVENTS,
 };
 use std::{
     fs::{File, TryLockError},
@@ -369,6 +371,42 @@ impl Journal {
         let blobs = self.core.desk.blobs.clone();
         let look = move |reader: &mut dyn Reader| {
             look_twice(|| reader.event(session, seq)?.map(|found| whole(found, &blobs)).transpose())
+        };
+        self.core.readers.run(look).await
+    }
+
+    /// The session's own events of one kind after a seq, whole and in order; no more than a page's number of them.
+    pub async fn of_kind(
+        &self,
+        session: SessionId,
+        kind: EventKind,
+        after: Seq,
+    ) -> Result<Vec<StoredEvent>, ReadError> {
+        let blobs = self.core.desk.blobs.clone();
+        let look = move |reader: &mut dyn Reader| {
+            look_twice(|| {
+                let found = reader.of_kind(session, kind, after, PAGE_EVENTS)?;
+                found.into_iter().map(|found| whole(found, &blobs)).collect()
+            })
+        };
+        self.core.readers.run(look).await
+    }
+
+    /// Begins a text that an event will have attached; blocking.
+    pub fn draft(&self) -> io::Result<Draft> {
+        Draft::new(self.core.desk.blobs.clone())
+    }
+
+    /// A part of an attached text, by the name that its event has written down.
+    pub async fn attached(&self, name: &str, offset: u64, limit: usize) -> Result<Bytes, ReadError> {
+        let blobs = self.core.desk.blobs.clone();
+        let unknown = || ReadError::Storage(format!("{name:?} names no text"));
+        let address = unhex(name).ok_or_else(unknown)?;
+        let look = move |_: &mut dyn Reader| {
+            blobs.read_range(&address, offset, limit).map(Bytes::from).map_err(|error| {
+                let name = crate::blobs::hex(&address);
+                ReadError::Storage(format!("blob {name} cannot be read ({error})"))
+            })
         };
         self.core.readers.run(look).await
     }

@@ -5,7 +5,7 @@
 //! lane only. One lock guards it all: it is held for pointer moves, never for IO or hashing.
 
 use crate::{
-    Durable, NewSession, SessionState, StoredEvent, TurnRow, WriteError,
+    Attachment, Durable, NewSession, SessionState, StoredEvent, TurnRow, WriteError,
     blobs::Address,
     chain::{Hash, Salt},
     lock,
@@ -39,6 +39,15 @@ pub(crate) struct Record {
     pub(crate) hash: Hash,
     /// Where the body is when it is too large for the row; set once the file is safe on disk.
     pub(crate) blob: Option<Arc<OnceLock<Address>>>,
+    /// Held until the event that names it is stored.
+    pub(crate) attachment: Option<Attachment>,
+}
+
+impl Record {
+    /// What it takes of the disk.
+    pub(crate) fn size(&self) -> u64 {
+        self.event.body.len() as u64 + self.attachment.as_ref().map_or(0, Attachment::bytes)
+    }
 }
 
 /// One append.
@@ -449,7 +458,8 @@ mod tests {
             version: 1,
             body: Bytes::new(),
         };
-        let record = Record { event, salt: [0; 16], body_hash: [0; 32], hash: [0; 32], blob };
+        let record =
+            Record { event, salt: [0; 16], body_hash: [0; 32], hash: [0; 32], blob, attachment: None };
         Entry::Add(Box::new(Added {
             new: None,
             records: vec![record],

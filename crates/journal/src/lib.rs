@@ -10,6 +10,7 @@
 //!   └─────────────────┴──► hub ──► Follower ───────────────────┘
 //! ```
 
+mod attachment;
 mod audit;
 mod backup;
 mod blobs;
@@ -29,6 +30,7 @@ mod space;
 mod store;
 mod writer;
 
+pub use attachment::{Attachment, Draft};
 pub use audit::{Audit, Break, Flaw, verify};
 pub use backup::{Progress, backup, restore, snapshots_in};
 pub use error::{BackupError, OpenError, ReadError, WriteError};

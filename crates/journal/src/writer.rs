@@ -2,7 +2,7 @@
 //! committer makes them durable in the same order. Nothing here waits, and nothing touches the disk.
 
 use crate::{
-    Append, NewSession, StoredEvent, WriteError,
+    Append, NewEvent, NewSession, StoredEvent, WriteError,
     blobs::{BlobPool, Job},
     chain::{self, Envelope, Salts},
     lanes::{Added, Entry, Head, Lane, Lanes, Record, Removal},
@@ -79,6 +79,10 @@ impl Writer {
         if largest > EVENT_BYTES {
             return Err(WriteError::TooLarge { bytes: largest });
         }
+        let unfit = |event: &NewEvent| event.attachment.is_some() && event.body.len() > INLINE_BODY_BYTES;
+        if append.events.iter().any(unfit) {
+            return Err(WriteError::Storage("an event with an attachment must fit into its row".to_owned()));
+        }
         if append.events.iter().any(|event| !event.body.starts_with('{')) {
             return Err(WriteError::Storage("an event's body must be a JSON object".to_owned()));
         }
@@ -88,7 +92,7 @@ impl Writer {
         let mut records = Vec::with_capacity(append.events.len());
         let mut jobs = Vec::new();
         for event in append.events {
-            let record = self.record(&mut head, event.actor, event.kind, event.body.into())?;
+            let record = self.record(&mut head, event)?;
             weight += record.event.body.len() + EVENT_OVERHEAD;
             if let Some(slot) = &record.blob {
                 jobs.push(Job {
@@ -114,13 +118,9 @@ impl Writer {
         Ok(head.seq)
     }
 
-    fn record(
-        &mut self,
-        head: &mut Head,
-        actor: Actor,
-        kind: protocol::EventKind,
-        body: Bytes,
-    ) -> Result<Record, WriteError> {
+    fn record(&mut self, head: &mut Head, new: NewEvent) -> Result<Record, WriteError> {
+        let NewEvent { actor, kind, body, attachment } = new;
+        let body = Bytes::from(body);
         let salt = self
             .salts
             .next()
@@ -147,7 +147,7 @@ impl Writer {
         let blob = (body.len() > INLINE_BODY_BYTES).then(|| Arc::new(OnceLock::new()));
         let event = StoredEvent { seq, at: head.at, actor, kind, version: SCHEMA_VERSION, body };
         *head = Head { seq, hash, ..*head };
-        Ok(Record { event, salt, body_hash, hash, blob })
+        Ok(Record { event, salt, body_hash, hash, blob, attachment })
     }
 
     pub fn durable(&self) -> watch::Receiver<Durable> {

@@ -154,6 +154,52 @@ async fn a_blob_lives_as_long_as_an_event_names_it() {
     assert_eq!((audit.breaks.len(), audit.tombstones), (0, 2));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attached_text_is_its_events_and_a_draft_is_nobodys() {
+    let store = Store::new();
+    let journal = store.open();
+    let (mut one, mut two) = (session_with(&journal, 1).await, session_with(&journal, 1).await);
+    let mut draft = journal.draft().unwrap();
+    draft.write(b"piece by ").unwrap();
+    draft.write(b"piece").unwrap();
+    let attachment = draft.finish().unwrap();
+    for writer in [&mut one, &mut two] {
+        let mut event = note("with a text");
+        event.attachment = Some(attachment.clone());
+        writer.append(append(vec![event, large(100_000)])).unwrap();
+        settled(writer).await;
+    }
+    let name = attachment.name();
+    drop(attachment);
+    assert_eq!(journal.attached(&name, 6, 100).await.unwrap(), "by piece");
+    assert_eq!(journal.attached(&name, 6, 2).await.unwrap(), "by");
+    assert_eq!(journal.attached(&name, 99, 2).await.unwrap(), "");
+    assert!(journal.attached("../lock", 0, 1).await.is_err());
+    let own = journal.of_kind(one.session(), protocol::EventKind::Notice, 1).await.unwrap();
+    assert_eq!(own.iter().map(|event| event.seq).collect::<Vec<_>>(), [2, 3]);
+    assert!(own[1].body.len() > 100_000, "read whole");
+    // Erased with its event, or removed with its session; the other's stays.
+    journal.erase(one.session(), 2).await.unwrap();
+    assert_eq!(blobs(&store).len(), 2);
+    two.remove(Actor::System, Timestamp::default()).await.unwrap();
+    assert_eq!(blobs(&store).len(), 1, "the large body of the first is left");
+    assert!(journal.attached(&name, 0, 1).await.is_err());
+    // One that nobody finishes leaves nothing, whether its writer goes or its server is killed.
+    let drafts = || fs::read_dir(store.dir.path().join("drafts")).map_or(0, Iterator::count);
+    drop(journal.draft().unwrap());
+    assert_eq!(drafts(), 0);
+    std::mem::forget(journal.draft().unwrap());
+    assert_eq!(drafts(), 1);
+    drop((one, two));
+    journal.close().await;
+    drop(journal);
+    let journal = store.open();
+    assert_eq!(drafts(), 0);
+    journal.close().await;
+    let audit = store.verify();
+    assert_eq!((audit.breaks.len(), audit.tombstones), (0, 1));
+}
+
 /// A small file system of our own, unmounted when dropped.
 struct SmallDisk(tempfile::TempDir);
 

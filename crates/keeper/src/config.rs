@@ -16,6 +16,8 @@ pub const SITE: &str = "site";
 /// Where such folders are, if the machine has it, and how their names begin.
 pub const MEMORY: &str = "/dev/shm";
 pub const SITE_NAME: &str = ".outlast-";
+/// What a process finds as its umask, unless it is told another one.
+pub const UMASK: u32 = 0o022;
 /// The largest start frame.
 pub const CONFIG_BYTES: usize = 1024 * 1024;
 /// What a start frame begins with; another version of the keeper refuses it by name.

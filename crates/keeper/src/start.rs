@@ -111,7 +111,7 @@ pub(crate) fn prepare(config: Config) -> Result<Keeper, Failure> {
     rustix::process::setsid().map_err(failed("cannot leave the session"))?;
     rustix::process::chdir("/").map_err(failed("cannot leave the folder"))?;
     // What is made in a sandbox's root is for its user to read; the caller's mask is the caller's.
-    rustix::process::umask(Mode::WGRP | Mode::WOTH);
+    rustix::process::umask(Mode::from_raw_mode(crate::config::UMASK));
     for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::PIPE, Signal::TSTP] {
         sys::ignore(signal.as_raw());
     }

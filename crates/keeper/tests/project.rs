@@ -292,7 +292,7 @@ fn a_link_in_the_folders_place_is_not_followed() {
     std::os::unix::fs::symlink(ground.folder.join("open"), ground.folder.join("project")).unwrap();
     let dir = folder();
     let mut config = config(dir.path());
-    config.sandbox = Some(ground.wanted.clone());
+    config.sandbox = Some(ground.wanted);
     match run(&config) {
         Started::Failed { what, .. } => assert!(what.contains("project's folder"), "{what}"),
         Started::Ready { .. } => panic!("the link was followed"),

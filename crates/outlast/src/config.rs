@@ -221,11 +221,12 @@ pub(crate) struct Limits {
     pub(crate) snapshot_files: Option<u64>,
     pub(crate) shell_sessions: Option<u64>,
     pub(crate) shell_idle_secs: Option<u64>,
+    pub(crate) shell_output_bytes: Option<u64>,
 }
 
 impl Limits {
     /// Every bound with its name in the file; `OUTLAST_` and the name in capitals is its variable.
-    fn named(&mut self) -> [(&'static str, &mut Option<u64>); 14] {
+    fn named(&mut self) -> [(&'static str, &mut Option<u64>); 15] {
         [
             ("live_sessions", &mut self.live_sessions),
             ("tenant_live_sessions", &mut self.tenant_live_sessions),
@@ -241,6 +242,7 @@ impl Limits {
             ("snapshot_files", &mut self.snapshot_files),
             ("shell_sessions", &mut self.shell_sessions),
             ("shell_idle_secs", &mut self.shell_idle_secs),
+            ("shell_output_bytes", &mut self.shell_output_bytes),
         ]
     }
 }

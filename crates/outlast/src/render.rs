@@ -51,6 +51,7 @@ fn tint(paint: Paint, body: &Body, what: &str) -> String {
         | Body::PermissionAnswered(_)
         | Body::OccupantStarted(_)
         | Body::OccupantExited(_)
+        | Body::OutputKept(_)
         | Body::SnapshotTaken(_)
         | Body::SnapshotRestored(_)
         | Body::Notice(_) => what.to_owned(),
@@ -98,6 +99,17 @@ pub(crate) fn summary(body: &Body) -> (&'static str, String) {
         }
         Body::CommandStarted(started) => ("command", format!("{}: {}", started.command, started.text)),
         Body::CommandEnded(ended) => ("command", of_command(ended)),
+        Body::OutputKept(kept) => {
+            let all = if kept.complete { "" } else { ", not all of it" };
+            let stream = match kept.stream {
+                protocol::OutputStream::Stdout => "stdout",
+                protocol::OutputStream::Stderr => "stderr",
+            };
+            (
+                "output",
+                format!("the whole {stream} of command {} is kept: {} bytes{all}", kept.command, kept.bytes),
+            )
+        }
         Body::SnapshotTaken(taken) => {
             let parts = [(taken.left_out, "left out"), (taken.torn, "changed meanwhile")];
             let counted = parts.iter().filter(|(count, _)| *count > 0);
@@ -294,6 +306,7 @@ impl Conversation {
             | Body::OccupantExited(_)
             | Body::CommandStarted(_)
             | Body::CommandEnded(_)
+            | Body::OutputKept(_)
             | Body::SnapshotTaken(_)
             | Body::SnapshotRestored(_)
             | Body::Notice(_) => vec![],

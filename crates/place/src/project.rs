@@ -122,7 +122,7 @@ impl Project {
         Ok(Self {
             home: home.filter(|home| home.is_absolute()).find(free).unwrap_or_else(|| PathBuf::from(last)),
             group: own.map_or(on_disk.uid, |person| person.gid),
-            hidden: resolved(hidden),
+            hidden: resolved(&hidden),
             folder: real,
             on_disk,
             readable,
@@ -218,7 +218,7 @@ fn homes(users: &str) -> Vec<PathBuf> {
     let ourselves = Owner::ourselves().uid;
     let person = |uid: u32| uid == 0 || uid == ourselves || (uid >= FIRST_PERSON && uid != NOBODY);
     let all = people(users).filter(|found| person(found.uid)).map(|found| found.home);
-    resolved(all.collect())
+    resolved(&all.collect::<Vec<_>>())
         .into_iter()
         .filter(|home| {
             let is = |all: &[&str]| all.iter().any(|path| home == Path::new(path));
@@ -228,7 +228,7 @@ fn homes(users: &str) -> Vec<PathBuf> {
 }
 
 /// Without links, those that are there, each once.
-fn resolved(paths: Vec<PathBuf>) -> Vec<PathBuf> {
+fn resolved(paths: &[PathBuf]) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = paths
         .iter()
         .filter_map(|path| std::fs::canonicalize(path).ok())

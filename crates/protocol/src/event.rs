@@ -5,8 +5,8 @@
 //! Bodies are structs of their own (an internally tagged enum could not keep raw JSON raw).
 
 use crate::{
-    Actor, AgentName, Code, ContentBlock, Disposition, KeepMode, LeftRunning, OnBusy, Outcome, PlaceKind,
-    Raw, Reason, Seq, SessionId, SessionKind, Status, Timestamp, TurnId, Usage,
+    Actor, AgentName, Code, ContentBlock, Disposition, KeepMode, LeftRunning, OnBusy, Outcome, OutputStream,
+    PlaceKind, Raw, Reason, Seq, SessionId, SessionKind, Status, Timestamp, TurnId, Usage,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -81,6 +81,7 @@ events! {
     OccupantExited = "occupant_exited",
     CommandStarted = "command_started",
     CommandEnded = "command_ended",
+    OutputKept = "output_kept",
     SnapshotTaken = "snapshot_taken",
     SnapshotRestored = "snapshot_restored",
     Notice = "notice",
@@ -287,6 +288,19 @@ body!(CommandEnded {
     hint: Option<String>,
 });
 
+body!(
+    /// The whole text of one of a command's streams is on disk, of which a budget left something out.
+    OutputKept {
+        command: u64,
+        stream: OutputStream,
+        bytes: u64,
+        /// Whether that is all; else the operator's limit cut it, or its beginning was lost.
+        complete: bool,
+        /// What it is found by.
+        blob: String,
+    }
+);
+
 /// What became of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -317,6 +331,9 @@ pub struct StreamShown {
     /// Bytes that are no text were there, and are spelt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub escaped: bool,
+    /// The whole text is being kept; `output_kept` says when it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
 }
 
 body!(

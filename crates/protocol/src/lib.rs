@@ -28,10 +28,10 @@ pub use content::{Content, ContentBlock};
 pub use error::{Code, ErrorBody, Fault};
 pub use event::{
     AgentUpdate, Answer, Body, BodyError, CommandEnded, CommandOutcome, CommandStarted, ErrorRaised, Event,
-    EventKind, ForkPoint, How, Level, Notice, OccupantExited, OccupantStarted, PermissionAnswered,
-    PermissionOption, PermissionRequested, PromptAccepted, SCHEMA_VERSION, SessionConfig, SessionCreated,
-    SessionRenamed, SessionStatusChanged, SnapshotRestored, SnapshotTaken, StreamShown, TurnEnded,
-    TurnStarted,
+    EventKind, ForkPoint, How, Level, Notice, OccupantExited, OccupantStarted, OutputKept,
+    PermissionAnswered, PermissionOption, PermissionRequested, PromptAccepted, SCHEMA_VERSION, SessionConfig,
+    SessionCreated, SessionRenamed, SessionStatusChanged, SnapshotRestored, SnapshotTaken, StreamShown,
+    TurnEnded, TurnStarted,
 };
 pub use file::{FileEntry, FileKind, FileList, FileSource, ListFiles, path_bytes, path_text};
 pub use id::{
@@ -47,8 +47,8 @@ pub use request::{
 pub use session::{PlaceKind, Scope, Session, SessionKind, Status};
 pub use shell::{
     Budget, BudgetReport, Checkpoint, DockerTarget, ExecCommand, ExecResult, Grep, Keep, KeepMode,
-    LeftRunning, ListedShell, LiveOutput, OpenShell, OpenedShell, RestoredCheckpoint, SshTarget,
-    StreamReport, Transport,
+    LeftRunning, ListedShell, LiveOutput, OpenShell, OpenedShell, OutputPiece, OutputStream,
+    RestoredCheckpoint, SshTarget, StreamReport, Transport,
 };
 pub use time::Timestamp;
 pub use turn::{Disposition, OnBusy, Outcome, Reason, Stored, Usage, UsageReport, UsageSums};

@@ -70,6 +70,12 @@ pub const SHELL_IDLE_SECS: u64 = 30 * 60;
 /// Seconds that a shell's command may take when nothing is said, and at most.
 pub const COMMAND_SECS: u64 = 120;
 pub const COMMAND_SECS_MOST: u64 = 3600;
+/// Kept of one stream of a command when its budget left something out, and of all streams of one shell.
+pub const OUTPUT_BYTES: u64 = 64 * 1024 * 1024;
+pub const OUTPUTS_BYTES: u64 = 1024 * 1024 * 1024;
+/// Read of a kept output at once: when nothing is said, and at most.
+pub const OUTPUT_PIECE_BYTES: usize = 64 * 1024;
+pub const OUTPUT_PIECE_MOST: usize = 1024 * 1024;
 /// One command's text.
 pub const COMMAND_BYTES: usize = 8 * 1024 * 1024;
 

@@ -154,8 +154,34 @@ pub struct ExecResult {
     /// What it left running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_running: Vec<LeftRunning>,
+    /// Streams of which something was dropped, and whose whole text is kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub whole: Vec<OutputStream>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+}
+
+/// One of a command's two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputStream {
+    Stdout,
+    Stderr,
+}
+
+/// A part of a kept output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputPiece {
+    pub text: String,
+    /// Where the text begins, in bytes of UTF-8: where it was asked for, or after the character that this cut.
+    pub offset: u64,
+    /// Where to read on; none at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_offset: Option<u64>,
+    /// Of all that is kept.
+    pub bytes: u64,
+    /// Whether that is all that was written.
+    pub complete: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -57,6 +57,7 @@ impl History {
             | EventKind::PermissionAnswered
             | EventKind::CommandStarted
             | EventKind::CommandEnded
+            | EventKind::OutputKept
             | EventKind::SnapshotTaken
             | EventKind::SnapshotRestored
             | EventKind::OccupantStarted
@@ -87,6 +88,7 @@ impl History {
             | Body::OccupantExited(_)
             | Body::CommandStarted(_)
             | Body::CommandEnded(_)
+            | Body::OutputKept(_)
             | Body::SnapshotTaken(_)
             | Body::SnapshotRestored(_)
             | Body::Notice(_)

@@ -16,6 +16,11 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Fault>>;
 pub(crate) type Mailbox = mpsc::Sender<task::Command>;
 pub(crate) type Inbox = mpsc::Receiver<task::Command>;
 
+/// The inbox, for another owner; what is left is closed and empty.
+pub(crate) fn take(inbox: &mut Inbox) -> Inbox {
+    std::mem::replace(inbox, mpsc::channel(1).1)
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     tasks: Mutex<HashMap<SessionId, Mailbox>>,
@@ -170,6 +175,20 @@ impl Shared {
     pub(crate) async fn redispatch(self: &Arc<Self>, id: SessionId, command: task::Command) {
         if let Err((command, fault)) = self.try_dispatch(id, command).await {
             command.refuse(&fault);
+        }
+    }
+
+    /// Hands commands that crossed a task's leaving to the next one. What the task held goes before: the next one asks
+    /// for the pen.
+    pub(crate) async fn pass_on(self: Arc<Self>, id: SessionId, mut inbox: Inbox, task: impl Send) {
+        inbox.close();
+        let mut rest = Vec::new();
+        while let Some(command) = inbox.recv().await {
+            rest.push(command);
+        }
+        drop(task);
+        for command in rest {
+            self.redispatch(id, command).await;
         }
     }
 

@@ -56,12 +56,19 @@ impl<Effect> Pen<Effect> {
         let body = body.into();
         let kind = body.kind();
         let event = match body.encode() {
-            Ok(text) if text.len() <= limits::EVENT_BYTES => NewEvent { actor, kind, body: text },
+            Ok(text) if text.len() <= limits::EVENT_BYTES => NewEvent::new(actor, kind, text),
             Ok(_) => replacement("an event was too large to keep"),
             Err(error) => replacement(&format!("an event could not be written: {error}")),
         };
         self.events.push(event);
         self.last_seq()
+    }
+
+    /// Gives the event that was just recorded what belongs to it.
+    pub(crate) fn attach(&mut self, attachment: journal::Attachment) {
+        if let Some(event) = self.events.last_mut() {
+            event.attachment = Some(attachment);
+        }
     }
 
     /// Lets something happen once everything recorded so far is on disk.
@@ -172,5 +179,5 @@ fn replacement(text: &str) -> NewEvent {
     let body = Body::from(Notice { level: Level::Warning, text: text.to_owned() });
     let text =
         body.encode().unwrap_or_else(|_| r#"{"type":"notice","level":"warning","text":""}"#.to_owned());
-    NewEvent { actor: Actor::System, kind: body.kind(), body: text }
+    NewEvent::new(Actor::System, body.kind(), text)
 }

@@ -3,7 +3,8 @@
 
 use super::own::Own;
 use protocol::{
-    Budget, Code, DockerTarget, ExecCommand, Fault, OpenShell, PlaceKind, SessionRef, SshTarget, Transport,
+    Budget, Code, DockerTarget, ExecCommand, Fault, OpenShell, OutputStream, PlaceKind, SessionRef,
+    SshTarget, Transport,
 };
 use rmcp::model::JsonObject;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -260,6 +261,16 @@ impl Poll {
     pub(super) fn wait(&self) -> Result<Duration, Fault> {
         Ok(Duration::from_secs(within("wait_secs", self.wait_secs)?.unwrap_or(0)))
     }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Output {
+    pub(super) session_id: String,
+    pub(super) command_id: u64,
+    pub(super) stream: OutputStream,
+    pub(super) offset: Option<u64>,
+    pub(super) limit: Option<usize>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,7 +1,9 @@
 //! What each tool does: read the arguments, ask the sessions, shape the answer.
 
 use super::{
-    arguments::{self, Create, Exec, Nothing, OneSession, Poll, Restore, Signal, TakeCheckpoint, Write},
+    arguments::{
+        self, Create, Exec, Nothing, OneSession, Output, Poll, Restore, Signal, TakeCheckpoint, Write,
+    },
     exec::{self, Hearing},
     own::Own,
     tools::Answer,
@@ -72,6 +74,14 @@ pub(super) async fn poll(mut ask: Ask) -> Result<Answer, Fault> {
         // Whoever does not wait any longer stops his waiting only.
         why = ask.hearing.over() => Err(exec::unheard(why, &asked.session_id, asked.command_id)),
     }
+}
+
+pub(super) async fn output(mut ask: Ask) -> Result<Answer, Fault> {
+    let asked: Output = ask.read()?;
+    let session = arguments::session(&asked.session_id)?;
+    let (offset, stream) = (asked.offset.unwrap_or(0), asked.stream);
+    let piece = ask.sessions.output(&ask.caller, &session, asked.command_id, stream, offset, asked.limit);
+    answer(&piece.await?)
 }
 
 pub(super) async fn write(mut ask: Ask) -> Result<Answer, Fault> {

@@ -2,6 +2,7 @@
 //! a test holds the two together.
 
 use super::arguments::{MAX_SECS, signal_names};
+use protocol::limits;
 use rmcp::model::JsonObject;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -202,6 +203,11 @@ pub(super) fn exec_result() -> Arc<JsonObject> {
                     "properties": { "pid": count("Process id"), "name": text("Program") },
                 },
             },
+            "whole": {
+                "type": "array",
+                "description": "Streams of which something was left out and that session_output reads whole",
+                "items": { "type": "string", "enum": ["stdout", "stderr"] },
+            },
             "hint": text("What to do next"),
         }),
         &[
@@ -246,6 +252,37 @@ pub(super) fn poll() -> Arc<JsonObject> {
             "budget": budget("How much of the output is shown"),
         }),
         &["session_id", "command_id"],
+    )
+}
+
+pub(super) fn output() -> Arc<JsonObject> {
+    closed(
+        &json!({
+            "session_id": session_id(),
+            "command_id": command_id(),
+            "stream": { "type": "string", "enum": ["stdout", "stderr"] },
+            "offset": { "type": "integer", "minimum": 0, "description": "In bytes; 0 without it" },
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": limits::OUTPUT_PIECE_MOST,
+                "description": "Bytes at most; 65536 without it",
+            },
+        }),
+        &["session_id", "command_id", "stream"],
+    )
+}
+
+pub(super) fn output_piece() -> Arc<JsonObject> {
+    open(
+        &json!({
+            "text": text("The piece, in whole characters"),
+            "offset": count("Where it begins"),
+            "next_offset": count("Where to read on; not there at the end"),
+            "bytes": count("Of all that is kept"),
+            "complete": flag("false: not all that was written is kept"),
+        }),
+        &["text", "offset", "bytes", "complete"],
     )
 }
 

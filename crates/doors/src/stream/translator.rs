@@ -127,6 +127,7 @@ impl Translator {
             | EventKind::OccupantExited
             | EventKind::CommandStarted
             | EventKind::CommandEnded
+            | EventKind::OutputKept
             | EventKind::SnapshotTaken
             | EventKind::SnapshotRestored
             | EventKind::Notice

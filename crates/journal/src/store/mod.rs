@@ -11,7 +11,7 @@ use crate::{
     AgentRow, CredentialRow, KeyRow, ReadError, SandboxRow, SessionPage, SessionQuery, SessionRow,
     StoredEvent, TenantUsage, TurnRow, WriteError, blobs::Address, lanes::Commit, requests::Outcome,
 };
-use protocol::{AgentName, CredentialId, Seq, SessionId, SessionRef, Tenant, Timestamp};
+use protocol::{AgentName, CredentialId, EventKind, Seq, SessionId, SessionRef, Tenant, Timestamp};
 
 /// The writing side. One of them exists, on the committer's thread.
 pub(crate) trait Store: Send {
@@ -88,6 +88,14 @@ pub(crate) trait Events {
     fn event(&mut self, session: SessionId, seq: Seq) -> Result<Option<Found>, ReadError>;
     /// The hash and time of an event, for a fork to begin after it.
     fn mark(&mut self, session: SessionId, seq: Seq) -> Result<Option<(Hash, Timestamp)>, ReadError>;
+    /// The session's own events of one kind after a seq, in order.
+    fn of_kind(
+        &mut self,
+        session: SessionId,
+        kind: EventKind,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Found>, ReadError>;
     fn has_blob(&mut self, address: &Address) -> Result<bool, ReadError>;
 }
 

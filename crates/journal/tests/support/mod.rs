@@ -83,7 +83,7 @@ pub(crate) fn state(status: Status, live: bool) -> SessionState {
 
 pub(crate) fn note(text: &str) -> NewEvent {
     let body = Body::from(Notice { level: Level::Info, text: text.to_owned() });
-    NewEvent { actor: Actor::System, kind: body.kind(), body: body.encode().unwrap() }
+    NewEvent::new(Actor::System, body.kind(), body.encode().unwrap())
 }
 
 /// An event whose body has about this many bytes.

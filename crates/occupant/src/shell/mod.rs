@@ -43,8 +43,6 @@ pub struct Exec {
     pub stdin: Stdin,
     pub plan: Plan,
     pub timeout_ms: u64,
-    /// After this the caller is told what there is, and the command goes on.
-    pub yield_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -101,6 +99,15 @@ pub enum Refused {
     Failed(String),
 }
 
+/// How a command's text is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spelling {
+    /// As it is, so that it can be had from the record again.
+    Whole,
+    /// Without what must not be seen.
+    Redacted,
+}
+
 /// What is to be done, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
@@ -108,6 +115,7 @@ pub enum Effect {
     Begin {
         command: u64,
         text: String,
+        spelling: Spelling,
     },
     /// To be given to the place once everything before is durable. `number` is the place's name for it.
     Run {
@@ -126,10 +134,6 @@ pub enum Effect {
     },
     /// The shell is to be started, or started again: then where it was.
     Start,
-    /// Time to tell the caller what there is by now; the command goes on.
-    Yield {
-        command: u64,
-    },
     /// Exactly once for each command. To be recorded, and then answered.
     End(Box<Finished>),
     /// Nothing more comes, and nothing more can be run; for people.
@@ -195,7 +199,6 @@ struct Running {
     offsets: [u64; 2],
     end: Option<End>,
     deadline: Timestamp,
-    yield_at: Option<Timestamp>,
     stop: Option<Stop>,
 }
 
@@ -257,7 +260,8 @@ impl Shell {
         self.number += 1;
         if tries == 0 {
             let text = self.secrets.text(&String::from_utf8_lossy(&exec.text));
-            out.push(Effect::Begin { command: exec.command, text });
+            let spelling = if text.as_bytes() == exec.text { Spelling::Whole } else { Spelling::Redacted };
+            out.push(Effect::Begin { command: exec.command, text, spelling });
         }
         out.push(Effect::Run { number: self.number, stdin: exec.stdin, text: exec.text.clone() });
         let screen = || Screen::new(exec.plan.clone(), self.secrets.clone());
@@ -269,7 +273,6 @@ impl Shell {
             offsets: [0; 2],
             end: None,
             deadline: stop::after(now, exec.timeout_ms),
-            yield_at: exec.yield_ms.map(|wait| stop::after(now, wait)),
             stop: None,
             exec,
         }));
@@ -334,10 +337,10 @@ impl Shell {
         }
     }
 
-    /// What the last [`Self::output`] added to what is shown, before the budget.
-    pub fn fresh(&self, stream: Stream) -> &str {
-        match &self.phase {
-            Phase::Running(running) => running.screens[usize::from(stream == Stream::Stderr)].fresh(),
+    /// What the last [`Self::output`] added to what is shown, before the budget; once.
+    pub fn take_fresh(&mut self, stream: Stream) -> &str {
+        match &mut self.phase {
+            Phase::Running(running) => running.screens[usize::from(stream == Stream::Stderr)].take_fresh(),
             _ => "",
         }
     }
@@ -378,12 +381,9 @@ impl Shell {
     }
 
     pub fn tick(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
-        let Phase::Running(running) = &mut self.phase else { return };
-        if running.yield_at.is_some_and(|at| now >= at) {
-            running.yield_at = None;
-            out.push(Effect::Yield { command: running.exec.command });
+        if let Phase::Running(running) = &mut self.phase {
+            running.walk(now, out);
         }
-        running.walk(now, out);
     }
 }
 

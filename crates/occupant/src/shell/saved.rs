@@ -8,6 +8,9 @@ use protocol::{Budget, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
+/// A text above this is not kept twice.
+const TEXT_HERE: usize = 4096;
+
 /// A machine, as data. Times are kept as what is left of them: the next server has a clock of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
@@ -33,6 +36,9 @@ pub struct SavedExec {
     pub command: u64,
     #[serde(with = "spelt")]
     pub text: Vec<u8>,
+    /// Where the text is told whole, if it is not here.
+    #[serde(default)]
+    pub text_at: Option<u64>,
     pub stdin: Stdin,
     pub budget: Budget,
     pub timeout_ms: u64,
@@ -47,8 +53,6 @@ impl SavedExec {
             // It was usable when it was accepted.
             plan: Plan::new(&self.budget).unwrap_or_default(),
             timeout_ms: self.timeout_ms,
-            // Whoever waited is gone.
-            yield_ms: None,
         }
     }
 }
@@ -57,6 +61,18 @@ impl Saved {
     /// The command that runs, and those that wait.
     pub fn execs(&self) -> impl Iterator<Item = &SavedExec> {
         self.running.iter().map(|running| &running.exec).chain(&self.waiting)
+    }
+
+    /// Where the running command's text is to be had, if it is not here.
+    pub fn text_at(&self) -> Option<u64> {
+        self.running.as_ref()?.exec.text_at
+    }
+
+    /// Brings the running command's text.
+    pub fn complete(&mut self, text: String) {
+        if let Some(running) = &mut self.running {
+            (running.exec.text, running.exec.text_at) = (text.into_bytes(), None);
+        }
     }
 
     /// The end of the command that ran, when its shell is gone.
@@ -69,11 +85,20 @@ impl Saved {
 }
 
 impl Shell {
-    /// `budget` says what each command's was, and `keep` which of those that wait somebody was promised.
-    pub fn save(&self, budget: impl Fn(u64) -> Budget, keep: impl Fn(u64) -> bool, now: Timestamp) -> Saved {
+    /// `budget` says what each command's was, `keep` which of those that wait somebody was promised, and `told` where a
+    /// command's text is told whole.
+    pub fn save(
+        &self,
+        budget: impl Fn(u64) -> Budget,
+        keep: impl Fn(u64) -> bool,
+        told: impl Fn(u64) -> Option<u64>,
+        now: Timestamp,
+    ) -> Saved {
+        let text_at = |exec: &Exec| told(exec.command).filter(|_| exec.text.len() > TEXT_HERE);
         let exec = |exec: &Exec| SavedExec {
             command: exec.command,
-            text: exec.text.to_vec(),
+            text: if text_at(exec).is_some() { Vec::new() } else { exec.text.to_vec() },
+            text_at: text_at(exec),
             stdin: exec.stdin,
             budget: budget(exec.command),
             timeout_ms: exec.timeout_ms,
@@ -136,7 +161,6 @@ impl Shell {
                 offsets: [0; 2],
                 end: None,
                 deadline: stop::after(now, running.left_ms),
-                yield_at: None,
                 stop: None,
                 exec,
             };

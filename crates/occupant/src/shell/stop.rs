@@ -37,8 +37,7 @@ pub(super) fn after(now: Timestamp, millis: u64) -> Timestamp {
 
 impl Running {
     pub(super) fn next_moment(&self) -> Timestamp {
-        let stop = self.stop.map_or(self.deadline, |stop| stop.until);
-        self.yield_at.map_or(stop, |at| at.min(stop))
+        self.stop.map_or(self.deadline, |stop| stop.until)
     }
 
     pub(super) fn begin_stop(&mut self, why: Why, now: Timestamp, out: &mut Vec<Effect>) {

@@ -18,7 +18,6 @@ fn exec(command: u64, text: &str) -> Exec {
         stdin: Stdin::Empty,
         plan: Plan::default(),
         timeout_ms: 1000,
-        yield_ms: None,
     }
 }
 
@@ -129,7 +128,7 @@ fn a_machine_is_taken_up_where_it_was() {
     shell.exec(exec(7, "x"), at(0), &mut out).unwrap();
     shell.exec(exec(8, "y"), at(0), &mut out).unwrap();
     shell.output(1, Stream::Stdout, 0, b"abc", at(1), &mut out);
-    let saved = shell.save(|_| Default::default(), |_| true, at(400));
+    let saved = shell.save(|_| Default::default(), |_| true, |_| None, at(400));
     let text = serde_json::to_string(&saved).unwrap();
     out.clear();
     let mut shell = Shell::take_up(secrets(), serde_json::from_str(&text).unwrap(), at(9000), &mut out);

@@ -30,6 +30,8 @@ pub struct Screen {
     bytes: Vec<u8>,
     spelt: String,
     hidden: String,
+    /// Whether what the last push added was taken.
+    taken: bool,
 }
 
 /// What a stream shows.
@@ -40,6 +42,8 @@ pub struct View {
     pub spelt: bool,
     /// How many secrets were taken out.
     pub hidden: u64,
+    /// What came at the end and was not taken before, without regard to the budget.
+    pub last: String,
 }
 
 impl Screen {
@@ -52,6 +56,7 @@ impl Screen {
             bytes: Vec::new(),
             spelt: String::new(),
             hidden: String::new(),
+            taken: true,
         }
     }
 
@@ -63,11 +68,13 @@ impl Screen {
         self.hidden.clear();
         self.hide.push(&self.spelt, &mut self.hidden);
         self.meter.push(&self.hidden);
+        self.taken = false;
     }
 
-    /// What the last [`Self::push`] added, before the budget.
-    pub fn fresh(&self) -> &str {
-        &self.hidden
+    /// What the last [`Self::push`] added, before the budget; once. Taken after each push, and with what the end has
+    /// [`last`](View::last), it is the whole text.
+    pub fn take_fresh(&mut self) -> &str {
+        if std::mem::replace(&mut self.taken, true) { "" } else { &self.hidden }
     }
 
     /// What would be shown if nothing more came.
@@ -81,10 +88,12 @@ impl Screen {
         self.spelt.clear();
         self.spell.push(&self.bytes, &mut self.spelt);
         self.spell.finish(&mut self.spelt);
+        let mut last = if self.taken { String::new() } else { self.hidden.clone() };
         self.hidden.clear();
         self.hide.push(&self.spelt, &mut self.hidden);
         self.hide.finish(&mut self.hidden);
         self.meter.push(&self.hidden);
-        View { shown: self.meter.finish(), spelt: self.spell.spelt, hidden: self.hide.hidden }
+        last.push_str(&self.hidden);
+        View { shown: self.meter.finish(), spelt: self.spell.spelt, hidden: self.hide.hidden, last }
     }
 }

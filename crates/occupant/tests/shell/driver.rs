@@ -271,7 +271,6 @@ pub(crate) struct Driver {
     pub(crate) machine: shell::Shell,
     pub(crate) home: PathBuf,
     pub(crate) finished: HashMap<u64, Finished>,
-    pub(crate) yielded: Vec<u64>,
     pub(crate) recorded: [Vec<u8>; 2],
     pub(crate) over: Option<String>,
     pub(crate) secrets: Secrets,
@@ -320,7 +319,6 @@ impl Driver {
             machine,
             home,
             finished: HashMap::new(),
-            yielded: Vec::new(),
             recorded: Default::default(),
             over: None,
             secrets,
@@ -353,7 +351,6 @@ impl Driver {
             stdin,
             plan: Plan::default(),
             timeout_ms,
-            yield_ms: None,
         };
         self.exec(exec).await
     }
@@ -446,7 +443,6 @@ impl Driver {
                 Effect::CloseInput => self.shell.close_input(),
                 Effect::Signal { signal, whom } => self.shell.signal(signal, whom_of(whom)),
                 Effect::Start => self.restart(&mut more).await,
-                Effect::Yield { command } => self.yielded.push(command),
                 Effect::End(finished) => drop(self.finished.insert(finished.command, *finished)),
                 Effect::Over(why) => self.over = Some(why),
             }

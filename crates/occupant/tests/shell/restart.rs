@@ -15,7 +15,8 @@ async fn a_running_commands_result_arrives_whole() {
         driver.step().await;
     }
     let saved =
-        serde_json::to_string(&driver.machine.save(|_| Default::default(), |_| true, driver.now())).unwrap();
+        serde_json::to_string(&driver.machine.save(|_| Default::default(), |_| true, |_| None, driver.now()))
+            .unwrap();
     let (recorded, home, process, secrets) =
         (driver.recorded.clone(), driver.home.clone(), driver.process, driver.secrets.clone());
     // The server is gone, and the command goes on.

@@ -226,6 +226,7 @@ fn shells(config: &Config, orphan: Duration) -> Result<session::ShellOptions, Fa
         },
         patterns: patterns.collect::<Result<_, _>>()?,
         fence: fence.map_err(|bad| Failure::Usage(format!("shells.allow and shells.deny: {bad}")))?,
+        output_bytes: limits.shell_output_bytes.unwrap_or(usual.output_bytes),
         network: given.network.clone().unwrap_or(usual.network),
         remote: session::RemotePolicy {
             trust: if given.trust_on_first_use { session::Trust::FirstUse } else { session::Trust::Known },

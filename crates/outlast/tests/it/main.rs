@@ -22,6 +22,7 @@ mod faults;
 mod files;
 mod forks;
 mod kit;
+mod leaks;
 mod lifecycle;
 mod mcp;
 mod mcp_bridge;

@@ -8,10 +8,11 @@ use testkit::{
     mcp::{HANDSHAKE_VERSION, MODERN_VERSION},
 };
 
-const TOOLS: [&str; 10] = [
+const TOOLS: [&str; 11] = [
     "session_create",
     "session_exec",
     "session_poll",
+    "session_output",
     "session_write",
     "session_signal",
     "session_list",

@@ -24,7 +24,7 @@ use ::keeper::{
         SpawnFailure, Tree,
     },
 };
-pub use config::{Access, HostRule, Limits, Mount, Network, Project as ShownProject, Sandbox, View};
+pub use config::{Access, HostRule, Limits, Mount, Network, Project as ShownProject, Sandbox, UMASK, View};
 pub use folder::Keepers;
 pub(crate) use folder::{blocking, join};
 pub(crate) use line::Pipe;

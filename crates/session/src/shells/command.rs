@@ -43,6 +43,10 @@ pub(crate) enum ShellCommand {
         signal: i32,
         reply: Reply<bool>,
     },
+    /// Answered when all texts so far are kept, or are not.
+    Kept {
+        reply: Reply<()>,
+    },
     Look {
         reply: Reply<Glimpse>,
     },
@@ -83,6 +87,7 @@ impl ShellCommand {
             Self::Cancel { reply, .. } | Self::Signal { reply, .. } => drop(reply.send(Err(fault))),
             Self::Write { reply, .. } => drop(reply.send(Err(fault))),
             Self::Poll { reply, .. } => drop(reply.send(Err(fault))),
+            Self::Kept { reply } => drop(reply.send(Err(fault))),
             Self::Look { reply } => drop(reply.send(Err(fault))),
             Self::Checkpoint { reply, .. } => drop(reply.send(Err(fault))),
             Self::Checkpoints { reply } => drop(reply.send(Err(fault))),

@@ -155,6 +155,8 @@ pub(crate) struct ShellMemo {
     /// A keeper on another machine, and its token, sealed.
     pub(crate) lodged: Option<place::remote::Lodged>,
     pub(crate) token: Option<String>,
+    /// How much is kept of what commands wrote.
+    pub(crate) kept_bytes: u64,
     /// Why the last shell was lost, until a command's result has said it.
     pub(crate) lost: Option<String>,
     /// What an ended shell said of its state, sealed, until there is another one.

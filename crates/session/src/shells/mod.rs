@@ -9,10 +9,12 @@ mod chores;
 mod command;
 mod grip;
 mod memo;
+mod output;
 mod project;
 mod results;
 mod seat;
 mod task;
+mod whole;
 
 pub(crate) use command::{ShellCommand, no_shell};
 pub(crate) use task::{ShellTask, serve_stored};
@@ -65,6 +67,8 @@ pub struct ShellOptions {
     pub patterns: Vec<Pattern>,
     /// The operator's own rules for every command.
     pub fence: Fence,
+    /// Kept of one stream when a budget leaves something out; nothing when it is zero.
+    pub output_bytes: u64,
     /// What shells behind walls reach, within what the operator allows sandboxes.
     pub network: Network,
     pub remote: remote::Policy,
@@ -81,6 +85,7 @@ impl Default for ShellOptions {
             shapes: Shapes::Known,
             patterns: Vec::new(),
             fence: Fence::default(),
+            output_bytes: limits::OUTPUT_BYTES,
             network: Network::NONE,
             remote: remote::Policy::default(),
             engine: PathBuf::from("/var/run/docker.sock"),

@@ -6,7 +6,8 @@ use occupant::{
 };
 use place::keeper;
 use protocol::{
-    BudgetReport, CommandEnded, CommandOutcome, ExecResult, KeepMode, LeftRunning, StreamReport, StreamShown,
+    BudgetReport, CommandEnded, CommandOutcome, ExecResult, KeepMode, LeftRunning, OutputStream,
+    StreamReport, StreamShown,
 };
 
 /// Of a command's own text, what its result says again. All of it is in the record.
@@ -59,6 +60,7 @@ fn shown(view: &View, mode: KeepMode) -> StreamShown {
         mode,
         truncated: view.shown.truncated,
         escaped: view.spelt,
+        kept: false,
     }
 }
 
@@ -77,6 +79,10 @@ pub(super) fn result(text: String, ended: CommandEnded) -> ExecResult {
         budget: BudgetReport { stdout: report(&ended.stdout), stderr: report(&ended.stderr) },
         escaped: ended.stdout.escaped || ended.stderr.escaped,
         left_running: ended.left,
+        whole: [(ended.stdout.kept, OutputStream::Stdout), (ended.stderr.kept, OutputStream::Stderr)]
+            .into_iter()
+            .filter_map(|(kept, stream)| kept.then_some(stream))
+            .collect(),
         hint: ended.hint.or_else(|| outcome_hint(ended.outcome)),
         stdout: ended.stdout.text,
         stderr: ended.stderr.text,
@@ -135,6 +141,7 @@ pub(super) fn so_far(
         budget: BudgetReport { stdout: report(&stdout), stderr: report(&stderr) },
         escaped: stdout.escaped || stderr.escaped,
         left_running: Vec::new(),
+        whole: Vec::new(),
         hint: waits.then(|| "the command waits for those before it".to_owned()),
         stdout: stdout.text,
         stderr: stderr.text,

@@ -122,7 +122,7 @@ fn command(shell: String, umask: Option<u32>) -> (String, Vec<String>) {
         Some(_) | None => vec!["-s".to_owned()],
     };
     match umask {
-        None => (shell, own),
+        None | Some(place::keeper::UMASK) => (shell, own),
         Some(umask) => {
             let first = ["-c".to_owned(), format!("umask {umask:04o}; exec \"$@\""), "sh".to_owned(), shell];
             ("/bin/sh".to_owned(), first.into_iter().chain(own).collect())

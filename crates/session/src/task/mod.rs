@@ -26,7 +26,7 @@ pub(crate) use terminals::KeptTerminal;
 use crate::{
     Shared,
     lifecycle::{self, Move, Step},
-    live::{Inbox, Reply},
+    live::{Inbox, Reply, take},
     quota::Slot,
     spec::{Memo, Outbox, Spec},
     turns::{Turn, Turns},
@@ -215,9 +215,10 @@ impl Task {
     /// Runs until nothing needs it.
     pub(crate) async fn run(mut self) {
         loop {
-            if self.stage == Stage::Over || (self.is_done() && self.leave()) {
-                self.inbox.close();
-                return self.forward_rest().await;
+            let (shared, id) = (&self.shared, self.fixed.id);
+            if self.stage == Stage::Over || (self.is_done() && shared.live.leave(id, &mut self.inbox)) {
+                let (shared, inbox) = (Arc::clone(shared), take(&mut self.inbox));
+                return shared.pass_on(id, inbox, self).await;
             }
             let readable = self.has_room();
             let deadline = self.deadline();
@@ -244,24 +245,6 @@ impl Task {
             && idle
             && self.pending.is_empty()
             && self.writer.pending_bytes() == 0
-    }
-
-    fn leave(&mut self) -> bool {
-        self.shared.live.leave(self.fixed.id, &mut self.inbox)
-    }
-
-    /// Hands commands that crossed our leaving to the next task.
-    async fn forward_rest(mut self) {
-        let (shared, id) = (Arc::clone(&self.shared), self.fixed.id);
-        let mut rest = Vec::new();
-        while let Some(command) = self.inbox.recv().await {
-            rest.push(command);
-        }
-        // The pen goes before the next task asks for one.
-        drop(self);
-        for command in rest {
-            shared.redispatch(id, command).await;
-        }
     }
 
     fn has_room(&self) -> bool {

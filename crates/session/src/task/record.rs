@@ -169,7 +169,7 @@ impl Task {
         let kind = body.kind();
         let encoded = body.encode().map(|text| self.redact(text));
         match encoded {
-            Ok(text) if text.len() <= limits::EVENT_BYTES => NewEvent { actor, kind, body: text },
+            Ok(text) if text.len() <= limits::EVENT_BYTES => NewEvent::new(actor, kind, text),
             Ok(text) => self.replacement(format!(
                 "an event {} of {} bytes was too large to keep",
                 kind.as_str(),
@@ -193,7 +193,7 @@ impl Task {
         // A notice always encodes.
         let text =
             body.encode().unwrap_or_else(|_| r#"{"type":"notice","level":"warning","text":""}"#.to_owned());
-        NewEvent { actor: Actor::System, kind: body.kind(), body: self.redact(text) }
+        NewEvent::new(Actor::System, body.kind(), self.redact(text))
     }
 
     /// Lets out what is on disk by now.

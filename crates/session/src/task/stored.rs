@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Shared, faults,
     lifecycle::Move,
-    live::Inbox,
+    live::{Inbox, take},
     spec::{Memo, Outbox, Spec},
     turns::{Admission, Turn},
 };
@@ -73,17 +73,14 @@ async fn load(shared: &Arc<Shared>, id: SessionId, inbox: &mut Inbox) -> Result<
     let (writer, row) = shared.journal.acquire(id).await.map_err(faults::write)?;
     shared.live.introduce(id, crate::live::Card::of(&row.fixed));
     if row.fixed.kind == SessionKind::Shell {
-        let (_, empty) = tokio::sync::mpsc::channel(1);
-        let inbox = std::mem::replace(inbox, empty);
+        let inbox = take(inbox);
         let _forget = Forget { shared: Arc::clone(shared), id };
         crate::shells::serve_stored(Arc::clone(shared), writer, row, inbox).await;
         return Ok(());
     }
     let open =
         if row.state.live { shared.journal.open_turns(id).await.map_err(faults::read)? } else { Vec::new() };
-    // The receiver moves into the task; what is left here is closed and empty.
-    let (_, empty) = tokio::sync::mpsc::channel(1);
-    let inbox = std::mem::replace(inbox, empty);
+    let inbox = take(inbox);
     let memo = Memo::decode(&row.state.memo);
     let was_live = row.state.live;
     let mut task =

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "this is a test's own code")]
 
 mod kit;
+mod output;
 mod project;
 
 use kit::{GRACE, Room, text_of};

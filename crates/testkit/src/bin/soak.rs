@@ -1,10 +1,13 @@
-//! The crash test for long: `soak --program PATH [--kills N] [--seed N] [--sessions N] [--power]`, usually
-//! through `cargo xtask soak`. Prints the seed first, so that a failure can be played again.
+//! The crash test for long: `soak --program PATH [--kills N] [--seed N] [--sessions N] [--power]`, and many
+//! shells on one server with `--leaks N`; usually through `cargo xtask soak`. Prints the seed first, so that a failure can be played again.
 #![allow(clippy::print_stdout, reason = "a soak says how it goes")]
 
 use anyhow::{Context as _, Result, bail};
 use std::{path::PathBuf, time::UNIX_EPOCH};
-use testkit::crash::{self, Cut, Plan};
+use testkit::{
+    crash::{self, Cut, Plan},
+    leaks,
+};
 
 const KILLS: u32 = 5_000;
 const SESSIONS: usize = 4;
@@ -20,6 +23,7 @@ fn main() -> Result<()> {
         cut: Cut::Process,
         say_every: 100,
     };
+    let mut shells = None;
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
@@ -28,12 +32,20 @@ fn main() -> Result<()> {
             "--kills" => plan.kills = value()?.parse()?,
             "--seed" => plan.seed = value()?.parse()?,
             "--sessions" => plan.sessions = value()?.parse()?,
+            "--leaks" => shells = Some(value()?.parse()?),
             "--power" => plan.cut = Cut::Power,
-            other => bail!("unknown option {other}; options: --program --kills --seed --sessions --power"),
+            other => {
+                bail!("unknown option {other}; options: --program --kills --seed --sessions --power --leaks")
+            }
         }
     }
-    println!("seed {}, {} kills, {:?}", plan.seed, plan.kills, plan.cut);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    if let Some(sessions) = shells {
+        let plan = leaks::Plan { program: plan.program, sessions, say_every: 500 };
+        println!("{}", runtime.block_on(leaks::run(&plan))?);
+        return Ok(());
+    }
+    println!("seed {}, {} kills, {:?}", plan.seed, plan.kills, plan.cut);
     println!("{}", runtime.block_on(crash::run(&plan))?);
     Ok(())
 }

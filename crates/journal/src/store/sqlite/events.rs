@@ -2,7 +2,7 @@
 //! cuts, and bodies that are erased.
 
 use super::{Changed, SqliteStore, Tally, int};
-use crate::{WriteError, blobs::Address, lanes::Record, requests::Outcome, store::Upkeep};
+use crate::{Attachment, WriteError, blobs::Address, lanes::Record, requests::Outcome, store::Upkeep};
 use protocol::{Actor, Seq, SessionId};
 use rusqlite::{
     OptionalExtension as _, ToSql, params,
@@ -51,14 +51,15 @@ impl SqliteStore {
                 event.kind.as_str(),
                 actor,
                 event.version,
-                int(event.body.len() as u64),
+                int(record.size()),
                 record.salt,
                 record.body_hash,
                 record.hash,
                 address,
                 address.is_none().then_some(Text(&event.body)),
             ])?;
-            if let Some(address) = address {
+            let attached = record.attachment.as_ref().map(Attachment::address);
+            if let Some(address) = address.or(attached) {
                 self.db
                     .prepare_cached("INSERT INTO blob_refs (session_no, seq, hash) VALUES (?1, ?2, ?3)")?
                     .execute(params![no, int(event.seq), address])?;
@@ -171,8 +172,9 @@ impl SqliteStore {
         let row = self
             .db
             .prepare_cached(
-                "SELECT e.id, e.session_no, e.tenant_no, e.size, e.blob FROM sessions s
-                 JOIN events e ON e.session_no = s.no AND e.seq = ?2 WHERE s.id = ?1",
+                "SELECT e.id, e.session_no, e.tenant_no, e.size, r.hash FROM sessions s
+                 JOIN events e ON e.session_no = s.no AND e.seq = ?2
+                 LEFT JOIN blob_refs r ON r.session_no = s.no AND r.seq = ?2 WHERE s.id = ?1",
             )?
             .query_row(params![session.uuid().as_bytes(), int(seq)], |row| {
                 Ok((

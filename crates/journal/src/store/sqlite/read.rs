@@ -77,6 +77,29 @@ impl Events for SqliteReader {
         read().map_err(|error| read_error(&error))
     }
 
+    fn of_kind(
+        &mut self,
+        session: SessionId,
+        kind: EventKind,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Found>, ReadError> {
+        let read = || {
+            self.db
+                .prepare_cached(
+                    "SELECT e.seq, e.at, e.kind, e.actor, e.version, e.size, e.blob, e.body FROM sessions s
+                     JOIN events e ON e.session_no = s.no AND e.seq > ?2 AND e.kind = ?3 WHERE s.id = ?1
+                     ORDER BY e.seq LIMIT ?4",
+                )?
+                .query_map(
+                    params![session.uuid().as_bytes(), int(after), kind.as_str(), int(limit as u64)],
+                    found,
+                )?
+                .collect::<rusqlite::Result<Vec<Found>>>()
+        };
+        read().map_err(|error| read_error(&error))
+    }
+
     fn has_blob(&mut self, address: &Address) -> Result<bool, ReadError> {
         let read =
             || self.db.prepare_cached("SELECT 1 FROM blob_refs WHERE hash = ?1 LIMIT 1")?.exists([address]);

@@ -4,7 +4,7 @@ use super::{SqliteStore, Tally, int, uint};
 use crate::{
     NewSession, SessionState, TurnRow,
     chain::{self, Tombstone},
-    lanes::{Added, Head, Removal, Share},
+    lanes::{Added, Head, Record, Removal, Share},
     store::Verdict,
 };
 use protocol::{SessionId, Tenant, UsageSums};
@@ -309,5 +309,5 @@ fn head(share: &Share) -> Option<Head> {
 }
 
 fn body_bytes(added: &Added) -> i64 {
-    int(added.records.iter().map(|record| record.event.body.len() as u64).sum())
+    int(added.records.iter().map(Record::size).sum())
 }

@@ -275,6 +275,7 @@ impl Follower {
             | Body::OccupantExited(_)
             | Body::CommandStarted(_)
             | Body::CommandEnded(_)
+            | Body::OutputKept(_)
             | Body::SnapshotTaken(_)
             | Body::SnapshotRestored(_)
             | Body::Notice(_)

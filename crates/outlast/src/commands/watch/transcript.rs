@@ -232,6 +232,7 @@ fn entry_of(event: &Event) -> Option<Entry> {
         | Body::PermissionAnswered(_)
         | Body::OccupantStarted(_)
         | Body::OccupantExited(_)
+        | Body::OutputKept(_)
         | Body::SnapshotTaken(_)
         | Body::SnapshotRestored(_)
         | Body::Notice(_) => note(Kind::Note),

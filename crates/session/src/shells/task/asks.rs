@@ -52,6 +52,7 @@ impl ShellTask {
                 let _ = reply.send(Ok(kept.map(checkpoints::Kept::told).collect()));
             }
             ShellCommand::Restore { checkpoint, reply } => self.on_restore(checkpoint, reply),
+            ShellCommand::Kept { reply } => self.when_kept(reply),
             ShellCommand::Cancel { command, reply } => {
                 self.thaw_for(command);
                 let mut known = false;
@@ -140,7 +141,6 @@ impl ShellTask {
             stdin: order.stdin,
             plan,
             timeout_ms: u64::try_from(order.timeout.as_millis()).unwrap_or(u64::MAX),
-            yield_ms: None,
         };
         let open = Open {
             actor: order.actor,
@@ -152,6 +152,7 @@ impl ShellTask {
             reply: Some(reply),
             yields: order.yields.map(|wait| now + wait),
             acknowledged: false,
+            told_at: None,
             hint: None,
         };
         self.open.insert(command, open);

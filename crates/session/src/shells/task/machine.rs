@@ -16,13 +16,17 @@ impl ShellTask {
     pub(super) fn carry_out(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Begin { command, text } => {
+                Effect::Begin { command, text, spelling } => {
                     let open = self.open.get_mut(&command);
                     let actor = open.map_or(Actor::System, |open| {
                         open.text.clone_from(&text);
                         open.actor.clone()
                     });
-                    self.pen.record(actor, CommandStarted { command, text });
+                    let whole = spelling == Spelling::Whole && text.len() <= TOLD_BYTES;
+                    let seq = self.pen.record(actor, CommandStarted { command, text });
+                    if let Some(open) = self.open.get_mut(&command) {
+                        open.told_at = whole.then_some(seq);
+                    }
                     self.pen.state.last_active_at = Timestamp::now().at_least(self.pen.state.last_active_at);
                 }
                 Effect::Run { number, stdin, text } => self.pen.then(Deed::Run { number, stdin, text }),
@@ -33,7 +37,6 @@ impl ShellTask {
                 Effect::CloseInput => self.pen.then(Deed::CloseInput),
                 Effect::Signal { signal, whom } => self.pen.then(Deed::Signal { signal, whom }),
                 Effect::Start => self.start_again(),
-                Effect::Yield { command } => self.tell_so_far(command),
                 Effect::End(finished) => self.finish(&finished),
                 Effect::Over(why) => self.over(&why),
             }
@@ -46,6 +49,7 @@ impl ShellTask {
         self.drop_input(finished.command);
         let mode = open.as_ref().map_or(KeepMode::All, |open| open.mode);
         let mut ended = results::ended(finished, mode);
+        [ended.stdout.kept, ended.stderr.kept] = self.keep_whole(finished);
         if let Some(hint) = open.as_ref().and_then(|open| open.hint.clone()) {
             ended.hint = Some(ended.hint.map_or(hint.clone(), |own| format!("{own}; {hint}")));
         }
@@ -210,7 +214,8 @@ impl ShellTask {
         let machine = self.machine.as_ref()?;
         let budget = |command| self.open.get(&command).map(|open| open.budget.clone()).unwrap_or_default();
         let known = |command| self.open.get(&command).is_some_and(|open| open.acknowledged);
-        let saved = machine.save(budget, known, self.now());
+        let told = |command| self.open.get(&command).and_then(|open| open.told_at);
+        let saved = machine.save(budget, known, told, self.now());
         memo::seal_machine(&self.pen.shared.vault, &saved)
     }
 

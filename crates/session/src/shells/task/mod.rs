@@ -10,10 +10,12 @@ mod keep;
 mod life;
 mod machine;
 mod place;
+mod whole;
 
 pub(in crate::shells) use asks::narrowed;
 use asks::no_command;
 use input::Inputs;
+use whole::Wholes;
 
 use super::{
     Execution, LIVE_PIECES, checkpoints,
@@ -23,11 +25,12 @@ use super::{
     memo::{self, ShellMemo, ShellSpec, Target},
     results,
     seat::{self, Found, Launched, Launching, Outfit, Rejoining, Restarting},
+    whole::Kept,
 };
 use crate::{
     Shared,
     lifecycle::{self, Move, Step},
-    live::{Inbox, Reply},
+    live::{Inbox, Reply, take},
     pen::{Lost, Pen},
     quota::Slot,
     task::{
@@ -41,12 +44,13 @@ use journal::{SessionRow, Space, Writer};
 use occupant::{
     Redactor,
     fence::Fence,
-    shell::{self, Effect, Finished, Stream},
+    shell::{self, Effect, Finished, Spelling, Stream},
     text::{Plan, Screen, Secrets, Shapes},
 };
 use protocol::{
-    Actor, Budget, Checkpoint, Code, CommandStarted, ErrorRaised, ExecResult, Fault, KeepMode, Level,
-    LiveOutput, Notice, RestoredCheckpoint, Session, SessionCreated, SessionStatusChanged, Status, Timestamp,
+    Actor, Body, Budget, Checkpoint, Code, CommandStarted, ErrorRaised, ExecResult, Fault, KeepMode, Level,
+    LiveOutput, Notice, RestoredCheckpoint, Seq, Session, SessionCreated, SessionStatusChanged, Status,
+    Timestamp, limits,
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -63,6 +67,8 @@ use tokio::{
 const RECENT: usize = 64;
 /// Output that a keeper holds for a server that may come back. What is beyond is let go, and cannot be seen again.
 const HELD_BYTES: u64 = 64 * 1024 * 1024;
+/// A text that surely fits into an event, however it is spelt there.
+const TOLD_BYTES: usize = limits::EVENT_BYTES / 8;
 /// Questions about running commands that wait for an answer.
 const POLLERS: usize = 1024;
 
@@ -80,6 +86,7 @@ pub(crate) struct ShellTask {
     open: HashMap<u64, Open>,
     recent: VecDeque<Arc<ExecResult>>,
     pollers: Vec<Poller>,
+    wholes: Wholes,
     inputs: Inputs,
     /// A command that was begun while there was no way to the shell, and that the shell does not have.
     unsent: Option<u64>,
@@ -134,6 +141,8 @@ struct Open {
     yields: Option<Instant>,
     /// The caller knows of it and is gone: it must not be forgotten while it waits.
     acknowledged: bool,
+    /// The event that has its text as it is.
+    told_at: Option<Seq>,
     /// What its result says beside.
     hint: Option<String>,
 }
@@ -174,6 +183,7 @@ enum Heard {
     Restarted(Result<(), ::place::SpawnError>),
     Given(u64, Result<(), RunError>),
     Shell(Option<ShellEvent>),
+    Whole(Option<(u64, std::io::Result<Kept>)>),
     Tick,
 }
 
@@ -191,7 +201,7 @@ pub(crate) async fn serve_stored(shared: Arc<Shared>, writer: Writer, row: Sessi
     let pen = Pen::new(shared, writer, row.fixed, row.state, row.first_seq, written);
     let mut task = ShellTask::assemble(pen, inbox, spec, memo);
     if was_live {
-        task.recover();
+        task.recover().await;
     }
     task.run().await;
 }
@@ -215,6 +225,7 @@ impl ShellTask {
             open: HashMap::new(),
             recent: VecDeque::new(),
             pollers: Vec::new(),
+            wholes: Wholes::default(),
             inputs: Inputs::default(),
             unsent: None,
             joiners: Vec::new(),
@@ -245,9 +256,10 @@ impl ShellTask {
     /// Runs until nothing needs it.
     pub(crate) async fn run(mut self) {
         loop {
-            if self.stage == Stage::Over || (self.is_done() && self.leave()) {
-                self.inbox.close();
-                return self.forward_rest().await;
+            let (shared, id) = (&self.pen.shared, self.pen.fixed.id);
+            if self.stage == Stage::Over || (self.is_done() && shared.live.leave(id, &mut self.inbox)) {
+                let (shared, inbox) = (Arc::clone(shared), take(&mut self.inbox));
+                return shared.pass_on(id, inbox, self).await;
             }
             match self.hear().await {
                 Heard::Durable(Ok(())) => {}
@@ -264,6 +276,7 @@ impl ShellTask {
                 Heard::Given(number, Err(error)) => self.on_refused(number, error),
                 Heard::Given(_, Ok(())) => {}
                 Heard::Shell(event) => self.on_event(event),
+                Heard::Whole(kept) => self.on_whole(kept),
                 Heard::Tick => self.on_tick(),
             }
             self.settle();
@@ -271,7 +284,7 @@ impl ShellTask {
     }
 
     async fn hear(&mut self) -> Heard {
-        let readable = self.pen.has_room();
+        let readable = self.pen.has_room() && !self.wholes.is_behind();
         let deadline = self.deadline();
         // A shell of this machine is found again in a moment, or is gone.
         let finding = matches!(self.link, Link::Rejoining(..)) && self.spec.target == Target::Local;
@@ -281,6 +294,7 @@ impl ShellTask {
             changed = self.pen.changed() => Heard::Durable(changed),
             done = run(&mut self.chore) => Heard::Done(done),
             heard = hear_link(&mut self.link, readable) => heard,
+            kept = self.wholes.progress() => Heard::Whole(kept),
             Some(command) = self.inbox.recv(), if !busy => Heard::Command(command),
             () = until(deadline) => Heard::Tick,
         }
@@ -291,25 +305,8 @@ impl ShellTask {
             && self.chore.is_none()
             && self.open.is_empty()
             && self.pollers.is_empty()
+            && self.wholes.is_settled()
             && self.pen.is_settled()
-    }
-
-    fn leave(&mut self) -> bool {
-        self.pen.shared.live.leave(self.pen.fixed.id, &mut self.inbox)
-    }
-
-    /// Hands commands that crossed our leaving to the next task.
-    async fn forward_rest(mut self) {
-        let (shared, id) = (Arc::clone(&self.pen.shared), self.pen.fixed.id);
-        let mut rest = Vec::new();
-        while let Some(command) = self.inbox.recv().await {
-            rest.push(command);
-        }
-        // The pen goes before the next task asks for one.
-        drop(self);
-        for command in rest {
-            shared.redispatch(id, command).await;
-        }
     }
 
     fn now(&self) -> Timestamp {
@@ -380,6 +377,7 @@ impl Open {
             reply: None,
             yields: None,
             acknowledged: true,
+            told_at: None,
             hint: None,
         }
     }

@@ -1,6 +1,7 @@
 //! What the shell's place says, and what a stopped server left.
 
 use super::*;
+use protocol::OutputStream;
 
 /// What the place says.
 impl ShellTask {
@@ -125,10 +126,13 @@ impl ShellTask {
         };
         let command = self.machine.as_ref().and_then(shell::Shell::running);
         self.step(|machine, now, out| machine.output(number, of, offset, bytes, now, out));
-        let live = command.and_then(|command| self.open.get(&command)).and_then(|open| open.live.as_ref());
-        if let (Some(live), Some(machine)) = (live, &self.machine) {
-            let text = machine.fresh(of);
-            if !text.is_empty() {
+        let text = self.machine.as_mut().map_or("", |machine| machine.take_fresh(of));
+        if let Some(command) = command.filter(|_| !text.is_empty()) {
+            if let Some(whole) = self.wholes.of(command, &self.pen.shared, self.memo.let_go) {
+                let stream = if index == 0 { OutputStream::Stdout } else { OutputStream::Stderr };
+                whole.push(stream, text);
+            }
+            if let Some(live) = self.open.get(&command).and_then(|open| open.live.as_ref()) {
                 // What nobody has room for is in the result.
                 let _ = live.try_send(LiveOutput { stderr: index == 1, text: text.to_owned() });
             }
@@ -156,9 +160,13 @@ impl ShellTask {
 
     /// A server stopped while this shell was live. It is taken up where it is; when it is gone, the command that ran is
     /// interrupted.
-    pub(super) fn recover(&mut self) {
+    pub(super) async fn recover(&mut self) {
         let sealed = self.memo.machine.clone();
         let saved = sealed.and_then(|sealed| memo::open_machine(&self.pen.shared.vault, &sealed));
+        let saved = match saved {
+            Some(saved) => with_text(Arc::clone(&self.pen.shared), self.pen.fixed.id, saved).await,
+            None => None,
+        };
         let tied = self.memo.tie.is_some() || self.memo.lodged.is_some();
         match saved {
             Some(saved) if tied && self.pen.state.status != Status::Ended => {
@@ -248,4 +256,19 @@ impl ShellTask {
             Status::Paused | Status::Error => {}
         }
     }
+}
+
+/// A long text is had from its event. Without it nothing can be gone on with.
+async fn with_text(
+    shared: Arc<Shared>,
+    session: protocol::SessionId,
+    mut saved: shell::Saved,
+) -> Option<shell::Saved> {
+    let Some(seq) = saved.text_at() else { return Some(saved) };
+    let event = shared.journal.event(session, seq).await;
+    match event.ok().flatten()?.decode().ok()? {
+        Body::CommandStarted(started) => saved.complete(started.text),
+        _ => return None,
+    }
+    Some(saved)
 }

@@ -100,7 +100,7 @@ impl Seeder {
 }
 
 fn event(body: &Body) -> Result<NewEvent> {
-    Ok(NewEvent { actor: Actor::System, kind: body.kind(), body: body.encode()? })
+    Ok(NewEvent::new(Actor::System, body.kind(), body.encode()?))
 }
 
 /// Waits until everything enqueued is on disk.
