@@ -28,10 +28,7 @@ pub(crate) fn test(args: &[String]) -> Result<()> {
     crate::check(&[])?;
     machine::python();
     machine::engines();
-    let skipped = root().join(SKIPPED);
-    if skipped.exists() {
-        fs::remove_dir_all(&skipped)?;
-    }
+    forget_excuses()?;
     let nextest = shell::works("cargo", &["nextest", "--version"]);
     let mut command = shell::command("cargo");
     if nextest {
@@ -42,11 +39,7 @@ pub(crate) fn test(args: &[String]) -> Result<()> {
     command.args(args);
     let mut tally = Tally::default();
     let succeeded = shell::watch(&mut command, |line| tally.read(line))?;
-    for (name, reason) in excuses()? {
-        println!("SKIPPED: {name}: {reason}");
-        tally.passed = tally.passed.saturating_sub(1);
-        tally.skipped += 1;
-    }
+    tally.excuse()?;
     println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
     ensure!(succeeded && tally.failed == 0, "the tests failed");
     ensure!(tally.passed > 0, "no test ran");
@@ -68,6 +61,7 @@ fn agents(args: &[String]) -> Result<()> {
 /// A test program that needs npm and the network.
 fn from_npm(name: &str, args: &[String]) -> Result<()> {
     ensure!(shell::works("npm", &["--version"]), "npm is not installed, and the {name} tests need it");
+    forget_excuses()?;
     let mut command = shell::command("cargo");
     if shell::works("cargo", &["nextest", "--version"]) {
         command.args(["nextest", "run", "--workspace", "--test", name, "--no-fail-fast", "-j", "1"]);
@@ -77,6 +71,7 @@ fn from_npm(name: &str, args: &[String]) -> Result<()> {
     command.args(args);
     let mut tally = Tally::default();
     let succeeded = shell::watch(&mut command, |line| tally.read(line))?;
+    tally.excuse()?;
     println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
     ensure!(succeeded && tally.failed == 0, "a test of {name} failed");
     Ok(())
@@ -109,6 +104,14 @@ fn agents_table(folder: &Path) -> Result<String> {
     Ok(table)
 }
 
+fn forget_excuses() -> Result<()> {
+    let skipped = root().join(SKIPPED);
+    if skipped.exists() {
+        fs::remove_dir_all(&skipped)?;
+    }
+    Ok(())
+}
+
 fn excuses() -> Result<Vec<(String, String)>> {
     let folder = root().join(SKIPPED);
     if !folder.exists() {
@@ -124,6 +127,16 @@ fn excuses() -> Result<Vec<(String, String)>> {
 }
 
 impl Tally {
+    /// Tests that said why they did not run have not passed.
+    fn excuse(&mut self) -> Result<()> {
+        for (name, reason) in excuses()? {
+            println!("SKIPPED: {name}: {reason}");
+            self.passed = self.passed.saturating_sub(1);
+            self.skipped += 1;
+        }
+        Ok(())
+    }
+
     /// Adds what a summary line of nextest or of cargo's own harness says; other lines say nothing.
     pub(crate) fn read(&mut self, line: &str) {
         // nextest shows the output of a failed test indented, with a "test result" of its own.

@@ -7,7 +7,7 @@
 //! an argument.
 
 use crate::{
-    config::{CONFIG_BYTES, CONFIG_VERSION, Lodging, SOCKET, Started, TOKEN},
+    config::{CONFIG_BYTES, CONFIG_VERSION, Lodging, MEMORY, SITE, SITE_NAME, SOCKET, Started, TOKEN},
     start::{self, Failure},
     sys::{self, Side},
     wire,
@@ -337,5 +337,12 @@ fn keep(lodging: Lodging, folder: &[u8], write: OwnedFd) -> i32 {
 
 /// Removes a folder and what a keeper has in it; one that was killed left its shells' folders too. Follows no link.
 fn remove(folder: &[u8]) {
-    let _ = std::fs::remove_dir_all(Path::new(std::ffi::OsStr::from_bytes(folder)));
+    let folder = Path::new(std::ffi::OsStr::from_bytes(folder));
+    if let Ok(site) = std::fs::read_link(folder.join(SITE))
+        && site.parent() == Some(Path::new(MEMORY))
+        && site.file_name().is_some_and(|name| name.as_bytes().starts_with(SITE_NAME.as_bytes()))
+    {
+        let _ = std::fs::remove_dir_all(site);
+    }
+    let _ = std::fs::remove_dir_all(folder);
 }

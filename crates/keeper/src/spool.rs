@@ -1,17 +1,20 @@
 //! A stream's bytes between the moment they came and the moment they are no longer needed.
 //!
-//! An unlinked file holds them, so that the keeper's memory stays small and nothing is left when it ends. Offsets
+//! An unlinked file holds them, so that the keeper's memory stays small and nothing is left when it ends. Where the disk
+//! takes no more they are held in memory: a command that says something on a full disk must come to its end. Offsets
 //! count the stream's bytes from zero for ever; the file starts over whenever everything in it is forgotten, and
 //! gives its front back to the disk while it is not.
 
 use rustix::{
     fd::{BorrowedFd, OwnedFd},
-    fs::{FallocateFlags, Mode, OFlags},
+    fs::{FallocateFlags, MemfdFlags, Mode, OFlags},
     io::Errno,
 };
 
 /// Forgotten bytes are given back in pieces of this size, or all at once.
 const GIVE_BACK: u64 = 1024 * 1024;
+/// Moved at once when the disk is full.
+const COPY_BYTES: usize = 64 * 1024;
 /// Temporary names that are tried on a file system without unnamed files.
 const NAMES: u32 = 64;
 
@@ -19,6 +22,7 @@ const NAMES: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct Spool {
     file: Option<OwnedFd>,
+    store: Store,
     /// The stream's offset of the file's first byte.
     base: u64,
     given_back: u64,
@@ -27,10 +31,17 @@ pub(crate) struct Spool {
     limit: u64,
 }
 
+/// What the file is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Store {
+    Disk,
+    Memory,
+}
+
 impl Spool {
     /// The file is made when the first byte comes.
     pub(crate) fn new(limit: u64) -> Self {
-        Self { file: None, base: 0, given_back: 0, start: 0, end: 0, limit }
+        Self { file: None, store: Store::Disk, base: 0, given_back: 0, start: 0, end: 0, limit }
     }
 
     pub(crate) fn start(&self) -> u64 {
@@ -45,15 +56,21 @@ impl Spool {
         usize::try_from(self.limit - (self.end - self.start)).unwrap_or(usize::MAX)
     }
 
-    /// Adds bytes at the end, as many as the disk takes, and says how many.
+    /// Adds bytes at the end, as many as are taken, and says how many.
     pub(crate) fn append(&mut self, folder: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
         if self.file.is_none() {
-            self.file = Some(unnamed(folder)?);
+            match unnamed(folder) {
+                Ok(file) => self.file = Some(file),
+                Err(_) => self.move_to_memory()?,
+            }
         }
-        let file = self.file.as_ref().ok_or(Errno::BADF)?;
         let mut written = 0;
         while written < bytes.len() {
+            let file = self.file.as_ref().ok_or(Errno::BADF)?;
             match rustix::io::pwrite(file, &bytes[written..], self.end - self.base) {
+                Err(Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::FBIG) if self.store == Store::Disk => {
+                    self.move_to_memory()?;
+                }
                 Ok(0) => break,
                 Ok(length) => {
                     written += length;
@@ -65,6 +82,27 @@ impl Spool {
             }
         }
         Ok(written)
+    }
+
+    /// Goes on in memory, which the limit bounds as well, with what is not forgotten yet.
+    fn move_to_memory(&mut self) -> Result<(), Errno> {
+        let memory = rustix::fs::memfd_create(c"spool", MemfdFlags::CLOEXEC)?;
+        let mut at = self.start;
+        let mut piece = Vec::new();
+        while at < self.end {
+            piece.clear();
+            if self.read(at, COPY_BYTES, &mut piece)? == 0 {
+                return Err(Errno::IO);
+            }
+            let mut rest = piece.as_slice();
+            while !rest.is_empty() {
+                let length = rustix::io::pwrite(&memory, rest, at - self.base)?;
+                at += length as u64;
+                rest = &rest[length..];
+            }
+        }
+        (self.file, self.store) = (Some(memory), Store::Memory);
+        Ok(())
     }
 
     /// Takes back what was appended after `end`, which nobody has read.
@@ -196,6 +234,32 @@ mod tests {
                 }
                 prop_assert_eq!((spool.start(), spool.end()), (start, whole.len() as u64));
             }
+        }
+    }
+
+    #[test]
+    fn what_the_disk_does_not_take_is_held_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = std::fs::File::open(dir.path()).unwrap();
+        let mut spool = Spool::new(16 << 20);
+        let block: Vec<u8> = (0..200_000_u32).map(|number| (number % 251) as u8).collect();
+        spool.append(folder.as_fd(), &block).unwrap();
+        spool.forget(1000);
+        // A file that nothing can be written to, as on a full disk.
+        let full = std::fs::File::options().read(true).write(true).open("/dev/full").unwrap();
+        let mut there = Vec::new();
+        spool.read(1000, block.len(), &mut there).unwrap();
+        assert_eq!(there, block[1000..]);
+        let mut fresh = Spool { file: Some(full.into()), ..Spool::new(1 << 20) };
+        assert_eq!(fresh.append(folder.as_fd(), b"said"), Ok(4));
+        spool.move_to_memory().unwrap();
+        assert_eq!(spool.append(folder.as_fd(), b"more"), Ok(4));
+        for (spool, from, wanted) in
+            [(&spool, 1000, [&block[1000..], b"more"].concat()), (&fresh, 0, b"said".to_vec())]
+        {
+            let mut read = Vec::new();
+            spool.read(from, 1 << 20, &mut read).unwrap();
+            assert!(read == wanted && spool.store == Store::Memory);
         }
     }
 

@@ -310,6 +310,8 @@ word! {
         1 => Seen,
         /// It asks the shell.
         2 => Told,
+        /// There is no keeper: the server itself asks the shell, over the connection to it.
+        3 => Bare,
     }
 }
 
@@ -323,6 +325,16 @@ impl Manner {
                 "a shell that ends comes back with its folder, exported variables and umask; functions, aliases, options and \
                  other variables are lost",
                 "a timed-out or cancelled command ends its shell with it",
+            ],
+            Self::Bare => &[
+                "no keeper runs there: when the connection drops or the server stops, the shell ends with what it runs",
+                "exit codes are the shell's own word: a command that redefines its builtins can change what later ones report",
+                "a shell that ends comes back with its folder, exported variables and umask; functions, aliases, options and \
+                 other variables are lost",
+                "a timed-out or cancelled command may end its shell with it; a program that left its parent is not found",
+                "nothing can be written to a command's input, and what it leaves running is not named",
+                "output is kept in a file there until the command ends, and takes room on its disk",
+                "a shell cannot be frozen: a pause ends it",
             ],
         }
     }

@@ -68,6 +68,11 @@ impl Sshd {
         self.path("id")
     }
 
+    /// A private key that no list has, with a certificate for [`USER`] beside it.
+    pub fn certified_key(&self) -> PathBuf {
+        self.path("signed")
+    }
+
     /// Of the host's key of a kind: `ed25519` or `rsa`.
     pub fn fingerprint(&self, kind: &str) -> Result<String> {
         let file = self.path(&format!("host_{kind}.pub"));
@@ -78,12 +83,7 @@ impl Sshd {
     /// A client's configuration that knows this host, and `name` as another name for it.
     pub fn client_config(&self, name: &str) -> Result<PathBuf> {
         let (known, config) = (self.path("known_hosts"), self.path("client_config"));
-        let mut lines = String::new();
-        for kind in ["ed25519", "rsa"] {
-            let key = fs::read_to_string(self.path(&format!("host_{kind}.pub")))?;
-            lines.push_str(&format!("[127.0.0.1]:{} {key}", self.port));
-        }
-        fs::write(&known, lines)?;
+        fs::write(&known, self.known()?)?;
         let text = format!(
             "Host {name}\n  HostName 127.0.0.1\n  Port {}\n  User {USER}\n  IdentityFile {}\nHost *\n  \
              UserKnownHostsFile {}\n  GlobalKnownHostsFile none\n  IdentityAgent none\n",
@@ -93,6 +93,30 @@ impl Sshd {
         );
         fs::write(&config, text)?;
         Ok(config)
+    }
+
+    /// As [`Self::client_config`], for who must go through another host first, and as `jump` gets in there.
+    pub fn client_config_through(&self, name: &str, jump: &Self) -> Result<PathBuf> {
+        let config = self.client_config(name)?;
+        fs::write(self.path("known_hosts"), self.known()? + &jump.known()?)?;
+        let mut text = format!("Host {name}\n  ProxyJump between\n");
+        text.push_str(&format!(
+            "Host between\n  HostName 127.0.0.1\n  Port {}\n  User {USER}\n  IdentityFile {}\n",
+            jump.port,
+            jump.key().display()
+        ));
+        fs::write(&config, text + &fs::read_to_string(&config)?)?;
+        Ok(config)
+    }
+
+    /// The lines of a list of known hosts.
+    fn known(&self) -> Result<String> {
+        let mut lines = String::new();
+        for kind in ["ed25519", "rsa"] {
+            let key = fs::read_to_string(self.path(&format!("host_{kind}.pub")))?;
+            lines.push_str(&format!("[127.0.0.1]:{} {key}", self.port));
+        }
+        Ok(lines)
     }
 
     /// A configuration that knows no host and has no key.
@@ -117,10 +141,14 @@ impl Sshd {
     }
 
     fn prepare(&self) -> Result<()> {
-        for (kind, name) in [("ed25519", "host_ed25519"), ("rsa", "host_rsa"), ("ed25519", "id")] {
+        let host = [("ed25519", "host_ed25519"), ("rsa", "host_rsa")];
+        for (kind, name) in host.into_iter().chain(["id", "ca", "signed"].map(|name| ("ed25519", name))) {
             let file = self.path(name);
             output("ssh-keygen", &["-q", "-t", kind, "-N", "", "-f", &file.to_string_lossy()])?;
         }
+        let (ca, signed) = (self.path("ca"), self.path("signed.pub"));
+        let (ca, signed) = (ca.to_string_lossy(), signed.to_string_lossy());
+        output("ssh-keygen", &["-q", "-s", &ca, "-I", "a test", "-n", USER, &signed])?;
         let home = self.home();
         fs::create_dir(&home)?;
         fs::write(home.join(".bashrc"), "echo 'Welcome to this machine.'\n")?;
@@ -137,7 +165,7 @@ impl Sshd {
         let dir = self.dir.path().display();
         let config = format!(
             "Port {}\nListenAddress 127.0.0.1\nHostKey {dir}/host_ed25519\nHostKey {dir}/host_rsa\n\
-             AuthorizedKeysFile {dir}/authorized\nUsePAM no\nPidFile none\nStrictModes no\n\
+             AuthorizedKeysFile {dir}/authorized\nTrustedUserCAKeys {dir}/ca.pub\nUsePAM no\nPidFile none\nStrictModes no\n\
              PasswordAuthentication yes\nKbdInteractiveAuthentication no\nPermitRootLogin no\nPrintMotd no\n",
             self.port
         );

@@ -8,7 +8,7 @@ use testkit::{
     sshd::{NOBODY, PASSWORD, Sshd, USER, USER_ID},
 };
 
-fn with(base: &Value, more: Value) -> Value {
+fn with(base: &Value, more: &Value) -> Value {
     let mut all = base.clone();
     all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     all
@@ -40,16 +40,16 @@ async fn who_is_not_let_in_is_told_why() {
     for (arguments, code, part) in [
         (no_key(json!({"password": "wrong"})), "auth_refused", "password"),
         (no_key(json!({})), "auth_refused", "key"),
-        (with(&base, json!({"user": NOBODY})), "unsupported", "shell"),
-        (with(&base, json!({"fingerprint": format!("SHA256:{}", "A".repeat(43))})), "host_key_wrong", &*pin),
+        (with(&base, &json!({"user": NOBODY})), "unsupported", "shell"),
+        (with(&base, &json!({"fingerprint": format!("SHA256:{}", "A".repeat(43))})), "host_key_wrong", &*pin),
         (unknown, "host_key_unknown", &*pin),
-        (with(&base, json!({"port": shut})), "unreachable", "refused"),
-        (with(&base, json!({"port": mute.local_addr().unwrap().port()})), "unreachable or timed_out", ""),
-        (with(&base, json!({"host": "no-such-host.invalid"})), "unreachable", "resolve"),
-        (with(&base, json!({"host": "-oProxyCommand=x"})), "invalid_request", "host"),
-        (with(&base, json!({"fingerprint": "MD5:aa"})), "invalid_request", "fingerprint"),
-        (with(&base, json!({"key_path": "/nowhere/key"})), "auth_refused", "key"),
-        (with(&base, json!({"container": "x"})), "invalid_request", "container"),
+        (with(&base, &json!({"port": shut})), "unreachable", "refused"),
+        (with(&base, &json!({"port": mute.local_addr().unwrap().port()})), "unreachable or timed_out", ""),
+        (with(&base, &json!({"host": "no-such-host.invalid"})), "unreachable", "resolve"),
+        (with(&base, &json!({"host": "-oProxyCommand=x"})), "invalid_request", "host"),
+        (with(&base, &json!({"fingerprint": "MD5:aa"})), "invalid_request", "fingerprint"),
+        (with(&base, &json!({"key_path": "/nowhere/key"})), "auth_refused", "key"),
+        (with(&base, &json!({"container": "x"})), "invalid_request", "container"),
     ] {
         let since = Instant::now();
         let (told, sentence) = client.refused("session_create", arguments.clone()).await.unwrap();
@@ -137,4 +137,35 @@ async fn containers_that_lack_things() {
         if listed.lines().count() == 2 { Ok(()) } else { Err(listed) }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_over_there_can_be_emptied_from_its_shell() {
+    let name = "afar_faults::a_disk_that_is_full_over_there_can_be_emptied_from_its_shell";
+    let engine = match Engine::start() {
+        Ok(engine) => engine,
+        Err(why) => return skip(name, &format!("{why:#}")),
+    };
+    engine
+        .run(BOX, Inside::Machine, &["--tmpfs", "/full:exec,size=8m", "-e", "XDG_CACHE_HOME=/full"])
+        .unwrap();
+    let afar = Afar::new(Machine::Docker(engine)).await;
+    let id = afar.shell().await;
+    let fill = "v=kept; dd if=/dev/zero of=/full/fill bs=64k 2>/dev/null; head -c 100000 /dev/zero >>/full/fill; echo $?";
+    let full = afar.run(&id, fill).await;
+    assert_eq!((&full["stdout"], &full["exit_code"]), (&json!("1"), &json!(0)), "{full}");
+    // What it says on a full disk is whole all the same.
+    let flood = json!({"command": "seq 1 20000; echo $v", "budget": {"keep": {"mode": "tail", "n": 1}}});
+    let flood = afar.exec(&id, flood).await;
+    assert_eq!(
+        (&flood["stdout"], &flood["budget"]["stdout"]["lines_total"]),
+        (&json!("kept"), &json!(20_001)),
+        "{flood}"
+    );
+    assert_eq!(afar.run(&id, "rm /full/fill; echo $v").await["stdout"], "kept");
+    assert_eq!(afar.run(&id, "exit 3").await["exit_code"], 3);
+    assert_eq!(afar.run(&id, "echo $v >/full/x && cat /full/x").await["stdout"], "kept");
+    afar.destroy(&id).await;
+    let running = afar.machine.running();
+    assert!(running.is_empty(), "{running:?}");
 }

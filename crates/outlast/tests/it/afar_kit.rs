@@ -106,7 +106,7 @@ impl Machine {
                 all.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
             }
             Self::Docker(engine) => {
-                let listed = engine.docker(&["exec", BOX, "ls", "-A", "/root/.cache/outlast"]).unwrap();
+                let listed = engine.docker(&["exec", BOX, "sh", "-c", "ls -A ~/.cache/outlast"]).unwrap();
                 listed.lines().map(str::to_owned).collect()
             }
         };
@@ -149,7 +149,7 @@ pub(crate) async fn eventually(what: &str, mut look: impl FnMut() -> Result<(), 
         match look() {
             Ok(()) => return,
             Err(seen) => {
-                assert!(tokio::time::Instant::now() < until, "not so in {PATIENCE:?}: {what}: {seen}")
+                assert!(tokio::time::Instant::now() < until, "not so in {PATIENCE:?}: {what}: {seen}");
             }
         }
         tokio::time::sleep(LOOK_EVERY).await;

@@ -12,6 +12,7 @@ mod acp_door;
 mod afar;
 mod afar_faults;
 mod afar_kit;
+mod afar_plain;
 mod agents;
 mod bad_input;
 mod cli;

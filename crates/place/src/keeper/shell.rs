@@ -130,7 +130,7 @@ impl SavedState {
     pub fn encode(&self) -> Vec<u8> {
         let manner = match self.manner {
             Manner::Seen => Self::SEEN,
-            Manner::Told => Self::TOLD,
+            Manner::Told | Manner::Bare => Self::TOLD,
         };
         [&[manner], self.script.as_slice()].concat()
     }

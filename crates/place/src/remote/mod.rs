@@ -6,6 +6,7 @@
 //! that drops, or a server that restarts, loses nothing: another relay takes the keeper up again by its [`Lodged`].
 //! This module never writes a secret to disk or onto a command line, and trusts no host key that nobody vouched for.
 
+mod bare;
 mod channel;
 mod docker;
 mod error;

@@ -1,7 +1,7 @@
 //! A machine that was reached, and the keepers that are lodged on it.
 
 use super::{
-    Lodging, Machine, Policy, RemoteError,
+    Lodging, Machine, Policy, RemoteError, bare,
     channel::{Link, quoted},
     site,
 };
@@ -13,13 +13,13 @@ use ::keeper::{
     wire,
 };
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// How long a keeper over there has to come up or to be found.
 const START: Duration = Duration::from_secs(20);
 
-/// What finds a keeper again. Its token, which is a secret, is kept apart.
+/// What finds a keeper again. Its token, which is a secret, is kept apart. A stand-in has no program, and is never found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lodged {
     pub folder: String,
@@ -102,11 +102,55 @@ impl Reached {
         let (machine, epoch) = (self.link.machine(), keeper.epoch());
         Ok(Joined { keeper, lodged: Lodged { folder, program, machine, epoch }, token })
     }
+
+    /// A stand-in for a keeper, where [`Self::lodge`] says that there can be none. What that promises is
+    /// [`crate::keeper::Manner::Bare`]'s; it needs a folder that can be written to.
+    pub async fn stand_in(&self) -> Result<Joined, RemoteError> {
+        let whom = self.link.whom();
+        let Some(home) = self.machine.folder.as_ref().or(self.machine.store.as_ref()) else {
+            let why = format!(
+                "a plain shell needs a folder to write to, and none will do: {}; make one of them writable",
+                self.machine.unfit.join("; ")
+            );
+            return Err(RemoteError::NoKeeper { whom, why });
+        };
+        let folder = format!("{home}/s-{}", uuid::Uuid::now_v7().simple());
+        let token = wire::Token::default();
+        let keeper = join(bare::start(&self.link, &folder).await?, token).await?;
+        let (machine, epoch) = (self.link.machine(), keeper.epoch());
+        Ok(Joined { keeper, lodged: Lodged { folder, program: String::new(), machine, epoch }, token })
+    }
+
+    /// Runs a text of the plainest shell to its end, in `/` and with these variables beside the login's. What it wrote.
+    pub async fn script(
+        &self,
+        env: &BTreeMap<String, String>,
+        text: &str,
+        limit: Duration,
+    ) -> Result<String, RemoteError> {
+        let mut input = String::new();
+        for (name, value) in env.iter().filter(|(name, _)| is_variable(name)) {
+            input.push_str(&format!("export {name}={}\n", quoted(value)));
+        }
+        input.push_str(text);
+        // Read whole first, so that nothing in it can read the rest of it; and no secret is on a command line.
+        let script = "t=$(cat); cd /; exec </dev/null; eval \"$t\"";
+        let (answer, _) = self.link.run(script, input.as_bytes(), limit).await?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    name.chars().all(|each| each.is_ascii_alphanumeric() || each == '_')
+        && name.starts_with(|first: char| !first.is_ascii_digit())
 }
 
 pub(crate) async fn take_up(link: &Link, lodged: &Lodged, token: wire::Token) -> Result<Keeper, RemoteError> {
     let whom = link.whom();
     let lost = |why: String| RemoteError::Lost { whom: whom.clone(), why };
+    if lodged.program.is_empty() {
+        return Err(lost("it was a plain shell without a keeper, which ends with its connection".to_owned()));
+    }
     if link.machine() != lodged.machine {
         return Err(lost("the container was removed, and another has its name".to_owned()));
     }

@@ -40,6 +40,8 @@ pub struct Machine {
     /// Folders that will not do, and why.
     pub(crate) unfit: Vec<String>,
     pub(crate) uploaded: bool,
+    /// A private folder that can be written to, though it may run nothing.
+    pub(crate) store: Option<String>,
 }
 
 /// The program's name on other machines.
@@ -81,7 +83,7 @@ fn look_script(program: &str, bytes: usize, tried: &[String]) -> String {
          t=\"$1/.try-$$\"; \
          { echo : >\"$t\"; } 2>/dev/null && [ -s \"$t\" ] && chmod 700 \"$t\" \
          || { rm -f \"$t\"; echo \"unfit $1 cannot be written to\"; return 1; }; \
-         \"$t\" 2>/dev/null || { rm -f \"$t\"; echo \"unfit $1 runs no programs\"; return 1; }; \
+         \"$t\" 2>/dev/null || { rm -f \"$t\"; echo \"store $1\"; echo \"unfit $1 runs no programs\"; return 1; }; \
          rm -f \"$t\"; }"
             .to_owned(),
         format!(
@@ -115,6 +117,7 @@ fn parse(answer: &[u8]) -> Option<Machine> {
             "bash" => machine.bash = Some(value).filter(|path| path.starts_with('/')),
             "sh" => machine.sh = Some(value).filter(|path| path.starts_with('/')),
             "folder" => machine.folder = Some(value),
+            "store" => machine.store = machine.store.or(Some(value)),
             "unfit" => machine.unfit.push(value),
             "uploaded" => machine.uploaded = true,
             _ => {}

@@ -231,3 +231,51 @@ async fn a_keeper_is_ended_though_its_connection_is_gone() {
     let left = std::fs::read_dir(sshd.home().join(".cache/outlast")).unwrap().count();
     assert_eq!(left, 1, "only the program stays");
 }
+
+#[tokio::test]
+async fn a_certificate_gets_in() {
+    let sshd = server!("ssh_certificate");
+    let dir = tempfile::tempdir().unwrap();
+    let remotes = remotes(dir.path(), policy(&sshd));
+    let target = Target::Ssh(Ssh { key_path: Some(sshd.certified_key()), ..address(&sshd) });
+    let reached = remotes.connect(&target, None).await.unwrap();
+    assert_eq!(reached.machine().env.get("USER").map(String::as_str), Some(USER));
+    // Its key alone is nobody's.
+    let bare = dir.path().join("bare");
+    std::fs::copy(sshd.certified_key(), &bare).unwrap();
+    let target = Target::Ssh(Ssh { key_path: Some(bare), ..address(&sshd) });
+    let refused = wrong(remotes.connect(&target, None).await);
+    assert!(matches!(refused, RemoteError::AuthRefused { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_host_behind_another_is_reached_and_only_it_hears_the_password() {
+    let (far, mut jump) = (server!("ssh_jump"), server!("ssh_jump"));
+    let dir = tempfile::tempdir().unwrap();
+    // Written over the one that knows the straight way.
+    let mut through = policy(&far);
+    through.ssh_config = Some(far.client_config_through("here", &jump).unwrap());
+    let remotes = remotes(dir.path(), through);
+    let reached = remotes.connect(&alias(), None).await.unwrap();
+    assert_eq!(reached.machine().home, far.home().to_string_lossy());
+    assert_eq!((far.connections(), jump.connections()), (1, 1));
+    let joined = reached.lodge().await.unwrap();
+    let mut shell = started(&joined.keeper, &reached, "/").await;
+    run(&mut shell, 1, "x=5").await;
+    // The one in between goes away, and comes back.
+    jump.stop().unwrap();
+    lost(&mut shell).await;
+    let refused = wrong(remotes.take_up(&alias(), None, &joined.lodged, joined.token).await);
+    assert!(matches!(refused, RemoteError::Unreachable { .. }), "{refused}");
+    jump.start_again().unwrap();
+    let keeper = remotes.take_up(&alias(), None, &joined.lodged, joined.token).await.unwrap();
+    let (mut shell, _) = keeper.attach_shell(1).await.unwrap();
+    let (_, out) = run(&mut shell, 2, "echo $x").await;
+    assert_eq!(out, "5\n");
+    shut_down(keeper).await;
+    // A password is the far host's; the one in between lets its own key in.
+    remotes.connect(&alias(), Some(&Password::new(PASSWORD))).await.unwrap();
+    let fingerprint = Some(far.fingerprint("rsa").unwrap());
+    let pinned = Target::Ssh(Ssh { host: "here".to_owned(), fingerprint, ..Ssh::default() });
+    remotes.connect(&pinned, None).await.unwrap();
+}

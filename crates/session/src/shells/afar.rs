@@ -1,18 +1,15 @@
-//! Checkpoints on another machine or in a container: a text of plain shell that a keeper of its own runs there,
-//! with git as the store of contents.
+//! Checkpoints on another machine or in a container: a text of plain shell that is run there in a session of its own,
+//! beside the shell's keeper, with git as the store of contents.
 
 use super::{memo::ShellSpec, seat};
 use crate::{Shared, faults, spec::internal};
 use journal::NewSession;
 use occupant::shell::checkpoint::{self, Checkpoints, Failed, Reach};
-use place::{Process, Spawn, keeper::Keeper};
 use protocol::{Code, Fault};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// How long a checkpoint may take there.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// More than the text ever says.
-const ANSWER_BYTES: usize = 64 * 1024;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 pub(super) struct Afar {
@@ -69,39 +66,9 @@ impl Afar {
         let (target, password) = target.ok_or_else(|| internal("a checkpoint without a machine"))?;
         let reached = self.shared.remotes.connect(&target, password.as_ref()).await;
         let reached = reached.map_err(|error| faults::remote(&error))?;
-        // The shell's own keeper holds nothing but the shell.
-        let keeper = reached.lodge().await.map_err(|error| faults::remote(&error))?.keeper;
-        let said = tokio::time::timeout(PATIENCE, self.run_by(&keeper, text)).await;
-        if keeper.shutdown().await.is_ok() {
-            keeper.gone().await;
-        }
-        said.unwrap_or_else(|_| {
-            Err(Fault::new(Code::TimedOut, format!("The checkpoint did not end within {PATIENCE:?}")))
-        })
+        let said = reached.script(&self.env, &text, PATIENCE).await;
+        said.map_err(|error| faults::remote(&error))
     }
-
-    async fn run_by(&self, keeper: &Keeper, text: String) -> Result<String, Fault> {
-        let spawn = Spawn {
-            program: "sh".to_owned(),
-            args: vec!["-c".to_owned(), text],
-            env: self.env.clone(),
-            cwd: None,
-        };
-        let started = keeper.spawn(1, spawn, "/").await.map_err(|error| faults::shell(&error))?;
-        Ok(read(started).await)
-    }
-}
-
-async fn read(mut process: Process) -> String {
-    process.stdin.close();
-    let mut said = Vec::new();
-    while let Some(chunk) = process.stdout.next().await {
-        let room = ANSWER_BYTES.saturating_sub(said.len());
-        said.extend_from_slice(&chunk.bytes[..chunk.bytes.len().min(room)]);
-        process.stdout.ack(chunk.offset + chunk.bytes.len() as u64);
-    }
-    process.handle.wait().await;
-    String::from_utf8_lossy(&said).into_owned()
 }
 
 fn failed(failed: &Failed) -> Fault {

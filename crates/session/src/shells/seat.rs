@@ -255,7 +255,14 @@ async fn launch_far(
     let reached = shared.remotes.connect(&target, password.as_ref()).await;
     let reached = reached.map_err(|error| faults::remote(&error))?;
     let outfit = far_outfit(spec, memo, reached.machine())?;
-    let joined = reached.lodge().await.map_err(|error| faults::remote(&error))?;
+    let (joined, told) = match reached.lodge().await {
+        Ok(joined) => (joined, Vec::new()),
+        Err(none @ RemoteError::NoKeeper { .. }) => {
+            let joined = reached.stand_in().await.map_err(|error| faults::remote(&error))?;
+            (joined, vec![crate::task::warning(format!("{none}; the shell there ends with its connection"))])
+        }
+        Err(error) => return Err(faults::remote(&error)),
+    };
     let cwd = outfit.spawn.cwd.clone().unwrap_or_else(|| outfit.home.clone());
     let before = state_before(shared, memo);
     let start = async |cwd: &str| match &before {
@@ -269,7 +276,7 @@ async fn launch_far(
     let way = Way { target, password, lodged: joined.lodged, token: joined.token };
     let grip = Grip::Remote(Far { keeper: joined.keeper, process: FAR_PROCESS, way });
     match started {
-        Ok(shell) => Ok(Launched { shell, grip, slot, outfit, token: Some(joined.token), told: Vec::new() }),
+        Ok(shell) => Ok(Launched { shell, grip, slot, outfit, token: Some(joined.token), told }),
         Err(error) => {
             if let Some(way) = grip.end().await {
                 way.end_later(shared, id);

@@ -106,7 +106,13 @@ impl ShellTask {
         }
         self.pen.drop_effects();
         for effect in out {
-            if let Effect::End(finished) = effect {
+            if let Effect::End(mut finished) = effect {
+                if self.unsent.take_if(|unsent| *unsent == finished.command).is_some() {
+                    finished.outcome = shell::Outcome::NotRun;
+                    finished.hint = Some(
+                        "the shell was lost before it had the command; nothing of it was run".to_owned(),
+                    );
+                }
                 self.finish(&finished);
             }
         }

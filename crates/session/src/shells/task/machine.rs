@@ -226,6 +226,10 @@ impl ShellTask {
             }
             return;
         }
+        if matches!(deed, Deed::Run { .. }) {
+            let running = self.machine.as_ref().and_then(shell::Shell::running);
+            self.unsent = running.filter(|_| !matches!(self.link, Link::Up(_)));
+        }
         let Link::Up(up) = &mut self.link else { return };
         match deed {
             Deed::Run { number, stdin, text } => {

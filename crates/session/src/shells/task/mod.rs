@@ -88,6 +88,8 @@ pub(crate) struct ShellTask {
     pollers: Vec<Poller>,
     wholes: Wholes,
     inputs: Inputs,
+    /// A command that was begun while there was no way to the shell, and that the shell does not have.
+    unsent: Option<u64>,
     joiners: Vec<Reply<Session>>,
     leavers: Vec<Reply<Session>>,
     chore: Option<(Chore, Purpose)>,
@@ -225,6 +227,7 @@ impl ShellTask {
             pollers: Vec::new(),
             wholes: Wholes::default(),
             inputs: Inputs::default(),
+            unsent: None,
             joiners: Vec::new(),
             leavers: Vec::new(),
             chore: None,

@@ -5,6 +5,7 @@
 //! says so, and the run then ends with a failure.
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+mod afar;
 mod figures;
 mod followers;
 mod hosted;
@@ -87,6 +88,12 @@ async fn all(mut report: Report, program: PathBuf, peers: Peers) -> Result<()> {
     }
     if report.wants("shell-crowd") {
         shell::crowd(&mut report, &program).await?;
+    }
+    if report.wants("shell-ssh") {
+        afar::ssh(&mut report, &program).await?;
+    }
+    if report.wants("shell-docker") {
+        afar::docker(&mut report, &program).await?;
     }
     report.finish()
 }

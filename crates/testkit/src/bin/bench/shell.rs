@@ -24,6 +24,8 @@ const SESSIONS: usize = 64;
 const EACH: usize = 20;
 const CREATES: usize = 20;
 const TEXT_BYTES: usize = 1024 * 1024;
+/// What a bare shell says when it is there.
+const READY: &str = "a bare shell is there";
 /// The tool that is measured beside ours when asked for, from the crate registry.
 const PEER: &str = "execkit-mcp";
 
@@ -35,12 +37,12 @@ pub(crate) enum Peers {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark starts what it measures")]
-fn command(program: &Path) -> Command {
+pub(crate) fn command(program: &Path) -> Command {
     Command::new(program)
 }
 
 /// An MCP client on pipes.
-struct Client {
+pub(crate) struct Client {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
@@ -70,7 +72,7 @@ impl Client {
         Ok(client)
     }
 
-    fn of(program: &Path, server: &Server) -> Result<Self> {
+    pub(crate) fn of(program: &Path, server: &Server) -> Result<Self> {
         Self::start(program, &["mcp", "--data", &server.data().to_string_lossy()])
     }
 
@@ -99,7 +101,7 @@ impl Client {
         Ok(serde_json::from_str(&self.line)?)
     }
 
-    fn call(&mut self, tool: &str, arguments: &Value) -> Result<Value> {
+    pub(crate) fn call(&mut self, tool: &str, arguments: &Value) -> Result<Value> {
         let id = self.send("tools/call", &json!({"name": tool, "arguments": arguments}))?;
         let answer = self.answer(id)?;
         ensure!(answer["result"]["isError"] != true && answer["result"].is_object(), "{tool}: {answer}");
@@ -107,7 +109,7 @@ impl Client {
         Ok(serde_json::from_str(text)?)
     }
 
-    fn shell(&mut self, arguments: &Value) -> Result<String> {
+    pub(crate) fn shell(&mut self, arguments: &Value) -> Result<String> {
         let made = self.call("session_create", arguments)?;
         Ok(made["session_id"].as_str().context("no session_id")?.to_owned())
     }
@@ -117,7 +119,7 @@ impl Client {
     }
 
     /// How long `true` takes, so many times.
-    fn trues(&mut self, session: &str, times: usize) -> Result<Vec<Duration>> {
+    pub(crate) fn trues(&mut self, session: &str, times: usize) -> Result<Vec<Duration>> {
         let params = json!({"name": "session_exec", "arguments": {"session_id": session, "command": "true"}});
         let mut samples = Vec::with_capacity(times);
         for _ in 0..times {
@@ -142,25 +144,55 @@ struct Head {
     id: Option<u64>,
 }
 
+/// A bash that is kept open, and nothing else.
+pub(crate) struct Bare {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+pub(crate) fn bare(bash: &mut Command) -> Result<Bare> {
+    let mut child = bash.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let stdin = child.stdin.take().context("no stdin")?;
+    let stdout = BufReader::new(child.stdout.take().context("no stdout")?);
+    let mut bare = Bare { child, stdin, stdout };
+    bare.stdin.write_all(format!("echo {READY}\n").as_bytes())?;
+    let mut line = String::new();
+    // A login may have something to say first.
+    while line.trim_end() != READY {
+        line.clear();
+        ensure!(bare.stdout.read_line(&mut line)? > 0, "a bare shell ended");
+    }
+    Ok(bare)
+}
+
+impl Bare {
+    /// How long one round trip takes, so many times.
+    pub(crate) fn trues(&mut self, times: usize) -> Result<Vec<Duration>> {
+        let mut samples = Vec::with_capacity(times);
+        let mut line = String::new();
+        for _ in 0..times {
+            let began = Instant::now();
+            self.stdin.write_all(b"true; echo $?\n")?;
+            line.clear();
+            self.stdout.read_line(&mut line)?;
+            samples.push(began.elapsed());
+            ensure!(line == "0\n", "a bare shell says {line:?}");
+        }
+        Ok(samples)
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// One round trip to a persistent bash over a pipe.
 fn bare_bash(times: usize) -> Result<Vec<Duration>> {
-    let mut bash = command(Path::new("bash"));
-    let mut bash =
-        bash.args(["--noprofile", "--norc", "-s"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let mut stdin = bash.stdin.take().context("no stdin")?;
-    let mut stdout = BufReader::new(bash.stdout.take().context("no stdout")?);
-    let mut samples = vec![];
-    let mut line = String::new();
-    for _ in 0..times {
-        let began = Instant::now();
-        stdin.write_all(b"true; echo $?\n")?;
-        line.clear();
-        stdout.read_line(&mut line)?;
-        samples.push(began.elapsed());
-    }
-    drop(stdin);
-    bash.wait()?;
-    Ok(samples)
+    bare(command(Path::new("bash")).args(["--noprofile", "--norc", "-s"]))?.trues(times)
 }
 
 /// How long it takes to read a command's output from a plain pipe.
