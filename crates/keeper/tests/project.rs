@@ -51,13 +51,13 @@ impl Ground {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let base = dir.path().canonicalize().unwrap();
         std::fs::set_permissions(&base, PermissionsExt::from_mode(0o755)).unwrap();
-        for name in ["project", "people", "workspace", "data", "others", "open"] {
+        for name in ["project", "den", "workspace", "data", "others", "open"] {
             std::fs::create_dir(base.join(name)).unwrap();
             std::fs::set_permissions(base.join(name), PermissionsExt::from_mode(0o777)).unwrap();
         }
-        std::fs::write(base.join("people/secret"), "private").unwrap();
-        std::fs::create_dir(base.join("people/tools")).unwrap();
-        std::fs::write(base.join("people/tools/tool"), "named").unwrap();
+        std::fs::write(base.join("den/secret"), "private").unwrap();
+        std::fs::create_dir(base.join("den/tools")).unwrap();
+        std::fs::write(base.join("den/tools/tool"), "named").unwrap();
         std::fs::write(base.join("data/master.key"), "key").unwrap();
         std::fs::write(base.join("open/file"), "seen").unwrap();
         std::fs::write(base.join("project/file"), "old").unwrap();
@@ -79,9 +79,9 @@ impl Ground {
         let project = Project {
             folder: blob(&base.join("project")),
             mapped,
-            home: blob(&base.join("people")),
-            hidden: ["people", "data", "others", "socket"].iter().map(|name| blob(&base.join(name))).collect(),
-            readable: vec![blob(&base.join("people/tools"))],
+            home: blob(&base.join("den")),
+            hidden: ["den", "data", "others", "socket"].iter().map(|name| blob(&base.join(name))).collect(),
+            readable: vec![blob(&base.join("den/tools"))],
         };
         let wanted = Sandbox {
             host_uid: user.0,
@@ -150,7 +150,7 @@ fn works_in_its_folder(owned: Owned, keeper: Keeper) {
         (&format!("cat {shown}/open/file; head -c 5 /etc/passwd | wc -c"), "seen5\n".to_owned()),
         ("echo x > /tmp/y; cat /var/tmp/y; touch /dev/shm/z && echo shm", "x\nshm\n".to_owned()),
         (
-            &format!("cat {shown}/people/tools/tool; echo > {shown}/people/.rc; ls -A {shown}/people"),
+            &format!("cat {shown}/den/tools/tool; echo > {shown}/den/.rc; ls -A {shown}/den"),
             "named.rc\ntools\n".to_owned(),
         ),
         (
@@ -205,14 +205,14 @@ fn escapes(base: &Path, socket: &Path) -> Vec<String> {
         "perl -e 'sysopen(F, q(planted2), 0101, 04755) && -u q(planted2) or exit 1'".to_owned(),
         // Reading what is private.
         "test -n \"$(ls -A /root)\" && ls -A /root".to_owned(),
-        format!("cat {base}/people/secret"),
+        format!("cat {base}/den/secret"),
         format!("cat {base}/data/master.key"),
         format!("ls {base}/others/x"),
         "cat /etc/shadow".to_owned(),
         "cat /proc/kcore".to_owned(),
-        format!("cd {base}/project && cat ../people/secret"),
+        format!("cd {base}/project && cat ../den/secret"),
         format!("ln -s {base}/data s && cat s/master.key"),
-        "cd /proc/1/root && cat etc/hostname".to_owned(),
+        "cat /proc/1/cwd/etc/hostname".to_owned(),
         // Services.
         "test -e /run/docker.sock || test -e /var/run/docker.sock".to_owned(),
         "test -n \"$(ls -A /run/user)\"".to_owned(),
@@ -220,7 +220,7 @@ fn escapes(base: &Path, socket: &Path) -> Vec<String> {
             "perl -MSocket -e 'socket(S,AF_UNIX,SOCK_STREAM,0);connect(S,sockaddr_un(q({socket})))||exit 1'"
         ),
         // Taking the walls down.
-        format!("umount {base}/people"),
+        format!("umount {base}/den"),
         format!("umount -l {base}/data; cat {base}/data/master.key"),
         format!("mount -o remount,rw,bind / && touch {base}/open/new"),
         "unshare -Ur true".to_owned(),

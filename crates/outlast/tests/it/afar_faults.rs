@@ -10,7 +10,8 @@ use testkit::{
 
 fn with(base: &Value, more: &Value) -> Value {
     let mut all = base.clone();
-    all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let Value::Object(more) = more else { panic!("an object: {more}") };
+    all.as_object_mut().unwrap().extend(more);
     all
 }
 
@@ -30,7 +31,7 @@ async fn who_is_not_let_in_is_told_why() {
         "transport": "ssh", "host": "127.0.0.1", "port": sshd.port(), "user": USER, "key_path": sshd.key(),
         "fingerprint": pin,
     });
-    let no_key = |more: Value| {
+    let no_key = |more: &Value| {
         let mut all = with(&base, more);
         all.as_object_mut().unwrap().remove("key_path");
         all
@@ -38,8 +39,8 @@ async fn who_is_not_let_in_is_told_why() {
     let mut unknown = base.clone();
     unknown.as_object_mut().unwrap().remove("fingerprint");
     for (arguments, code, part) in [
-        (no_key(json!({"password": "wrong"})), "auth_refused", "password"),
-        (no_key(json!({})), "auth_refused", "key"),
+        (no_key(&json!({"password": "wrong"})), "auth_refused", "password"),
+        (no_key(&json!({})), "auth_refused", "key"),
         (with(&base, &json!({"user": NOBODY})), "unsupported", "shell"),
         (with(&base, &json!({"fingerprint": format!("SHA256:{}", "A".repeat(43))})), "host_key_wrong", &*pin),
         (unknown, "host_key_unknown", &*pin),
@@ -58,7 +59,7 @@ async fn who_is_not_let_in_is_told_why() {
         assert!(since.elapsed() < Duration::from_secs(10), "{arguments}: {:?}", since.elapsed());
     }
     // What is right gets in after all that, by a password and by a key.
-    let by_password = client.call("session_create", no_key(json!({"password": PASSWORD}))).await.unwrap();
+    let by_password = client.call("session_create", no_key(&json!({"password": PASSWORD}))).await.unwrap();
     let by_key = client.call("session_create", base.clone()).await.unwrap();
     for made in [by_password, by_key] {
         let id = json!(id_of(&made));

@@ -145,3 +145,49 @@ impl Hand {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hand(kinds: &[Kind]) -> Hand {
+        let due = kinds.iter().map(|kind| Due { kind: *kind, mark: b"\nn0\n".to_vec() }).collect();
+        let (read, write) = (Box::new(tokio::io::empty()), Box::new(tokio::io::sink()));
+        Hand { pipe: Pipe { read, write, hold: Box::new(()) }, heard: Vec::new(), due }
+    }
+
+    proptest! {
+        #[test]
+        fn streams_are_told_apart_however_they_are_cut(
+            out in "[ab\n0]{0,40}", err in "[ab\n0]{0,40}", cut in 1_usize..9, room in 1_u64..9,
+        ) {
+            let mut hand = hand(&[Kind::Begun, Kind::Stream { index: 0 }, Kind::Stream { index: 1 }]);
+            let wire = format!("noise\nn0\n{out}\nn0\n{err}\nn0\n").into_bytes();
+            let (mut got, mut order) = ([Vec::new(), Vec::new()], Vec::new());
+            for piece in wire.chunks(cut) {
+                hand.heard.extend_from_slice(piece);
+                while let Some(caught) = hand.next([room; 2]) {
+                    match caught {
+                        Caught::Begun => order.push("begun"),
+                        Caught::Fetched => order.push("fetched"),
+                        Caught::Bytes { index, bytes } => {
+                            prop_assert!(bytes.len() as u64 <= room);
+                            got[index].extend(bytes);
+                        }
+                    }
+                }
+            }
+            prop_assert_eq!(order, ["begun", "fetched"]);
+            prop_assert_eq!(got, [out.into_bytes(), err.into_bytes()]);
+        }
+    }
+
+    #[test]
+    fn without_room_nothing_is_taken() {
+        let mut hand = hand(&[Kind::Stream { index: 0 }]);
+        hand.heard.extend(b"abc\nn0\n");
+        assert!(hand.next([0, 9]).is_none());
+        assert!(matches!(hand.next([2, 0]), Some(Caught::Bytes { index: 0, bytes }) if bytes == b"ab"));
+    }
+}
