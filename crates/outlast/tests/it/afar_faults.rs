@@ -11,7 +11,7 @@ use testkit::{
 fn with(base: &Value, more: &Value) -> Value {
     let mut all = base.clone();
     let Value::Object(more) = more else { panic!("an object: {more}") };
-    all.as_object_mut().unwrap().extend(more);
+    all.as_object_mut().unwrap().extend(more.clone());
     all
 }
 
