@@ -7,7 +7,7 @@ use crate::blobs::{Address, Blobs, hex, path_in, sync_folder};
 use crate::lock;
 use std::{
     fs::{self, File},
-    io::{self, Write as _},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -21,7 +21,6 @@ pub struct Draft {
     blobs: Arc<Blobs>,
     file: File,
     path: PathBuf,
-    hasher: blake3::Hasher,
     bytes: u64,
 }
 
@@ -64,21 +63,24 @@ impl Draft {
         let folder = blobs.dir().join(DRAFTS);
         fs::create_dir_all(&folder)?;
         let path = folder.join(format!("{}.tmp", blobs.number()));
-        let file = File::options().write(true).create_new(true).open(&path)?;
-        Ok(Self { blobs, file, path, hasher: blake3::Hasher::new(), bytes: 0 })
+        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        Ok(Self { blobs, file, path, bytes: 0 })
     }
 
     pub fn write(&mut self, piece: &[u8]) -> io::Result<()> {
         self.file.write_all(piece)?;
-        self.hasher.update(piece);
         self.bytes += piece.len() as u64;
         Ok(())
     }
 
-    /// Returns once the text would survive a power cut.
-    pub fn finish(self) -> io::Result<Attachment> {
+    /// Returns once the text would survive a power cut. Hashed only now: while it is written somebody waits, and now
+    /// nobody does.
+    pub fn finish(mut self) -> io::Result<Attachment> {
         self.file.sync_data()?;
-        let address = *self.hasher.finalize().as_bytes();
+        self.file.seek(SeekFrom::Start(0))?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(&mut self.file)?;
+        let address = *hasher.finalize().as_bytes();
         self.blobs.pin(address);
         let held = Arc::new(Held { blobs: Arc::clone(&self.blobs), address, bytes: self.bytes });
         let path = path_in(self.blobs.dir(), &address);
@@ -116,7 +118,6 @@ impl Blobs {
 
     /// A part of a blob, as far as there is one.
     pub(crate) fn read_range(&self, address: &Address, offset: u64, limit: usize) -> io::Result<Vec<u8>> {
-        use std::io::{Read as _, Seek as _, SeekFrom};
         let mut file = File::open(path_in(self.dir(), address))?;
         file.seek(SeekFrom::Start(offset))?;
         let mut piece = Vec::new();

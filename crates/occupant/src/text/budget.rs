@@ -244,6 +244,9 @@ impl Meter {
     pub(crate) fn push(&mut self, text: &str) {
         let mut rest = text;
         while !rest.is_empty() {
+            if self.is_full() {
+                return self.count(rest);
+            }
             let end = memchr::memchr(b'\n', rest.as_bytes());
             let part = &rest[..end.unwrap_or(rest.len())];
             if !self.open {
@@ -260,6 +263,22 @@ impl Meter {
                 }
             }
         }
+    }
+
+    /// Whether nothing of what comes can be shown, so that its lines only count.
+    fn is_full(&self) -> bool {
+        let shown = self.head.lost && self.head.chars >= self.plan.chars || self.chosen > self.plan.head;
+        self.search.is_none() && self.plan.tail == 0 && shown
+    }
+
+    fn count(&mut self, text: &str) {
+        let ends = memchr::memchr_iter(b'\n', text.as_bytes()).count() as u64;
+        let open = !text.ends_with('\n');
+        // The first may have been begun before, and the last may not be at its end.
+        let begun = ends + u64::from(open) - u64::from(self.open);
+        self.lines += begun;
+        self.chosen += begun;
+        self.open = open;
     }
 
     fn begin(&mut self) {
