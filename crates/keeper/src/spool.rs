@@ -1,7 +1,7 @@
 //! A stream's bytes between the moment they came and the moment they are no longer needed.
 //!
-//! An unlinked file holds them, so that the keeper's memory stays small and nothing is left when it ends. Where the disk
-//! takes no more they are held in memory: a command that says something on a full disk must come to its end. Offsets
+//! A few are held as they are, and most commands never say more; then an unlinked file holds them, so that the keeper's
+//! memory stays small and nothing is left when it ends. Where the disk takes no more they are held in memory: a command that says something on a full disk must come to its end. Offsets
 //! count the stream's bytes from zero for ever; the file starts over whenever everything in it is forgotten, and
 //! gives its front back to the disk while it is not.
 
@@ -13,6 +13,8 @@ use rustix::{
 
 /// Forgotten bytes are given back in pieces of this size, or all at once.
 const GIVE_BACK: u64 = 1024 * 1024;
+/// Held without a file.
+const FEW_BYTES: usize = 16 * 1024;
 /// Moved at once when the disk is full.
 const COPY_BYTES: usize = 64 * 1024;
 /// Temporary names that are tried on a file system without unnamed files.
@@ -21,9 +23,11 @@ const NAMES: u32 = 64;
 /// Between `start` (forgotten before it) and `end`, at most `limit` bytes.
 #[derive(Debug)]
 pub(crate) struct Spool {
+    /// All there is, while there is no file.
+    few: Vec<u8>,
     file: Option<OwnedFd>,
     store: Store,
-    /// The stream's offset of the file's first byte.
+    /// The stream's offset of the first byte of the file, or of the few.
     base: u64,
     given_back: u64,
     start: u64,
@@ -39,9 +43,18 @@ enum Store {
 }
 
 impl Spool {
-    /// The file is made when the first byte comes.
+    /// The file is made when it is needed.
     pub(crate) fn new(limit: u64) -> Self {
-        Self { file: None, store: Store::Disk, base: 0, given_back: 0, start: 0, end: 0, limit }
+        Self {
+            few: Vec::new(),
+            file: None,
+            store: Store::Disk,
+            base: 0,
+            given_back: 0,
+            start: 0,
+            end: 0,
+            limit,
+        }
     }
 
     pub(crate) fn start(&self) -> u64 {
@@ -59,10 +72,16 @@ impl Spool {
     /// Adds bytes at the end, as many as are taken, and says how many.
     pub(crate) fn append(&mut self, folder: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
         if self.file.is_none() {
-            match unnamed(folder) {
+            if self.few.len() + bytes.len() <= FEW_BYTES {
+                self.few.extend_from_slice(bytes);
+                self.end += bytes.len() as u64;
+                return Ok(bytes.len());
+            }
+            match unnamed(folder).and_then(|file| write_first(&file, &self.few).map(|()| file)) {
                 Ok(file) => self.file = Some(file),
                 Err(_) => self.move_to_memory()?,
             }
+            self.few = Vec::new();
         }
         let mut written = 0;
         while written < bytes.len() {
@@ -108,13 +127,21 @@ impl Spool {
     /// Takes back what was appended after `end`, which nobody has read.
     pub(crate) fn rewind(&mut self, end: u64) {
         self.end = self.end.min(end.max(self.start));
+        self.few.truncate(usize::try_from(self.end - self.base).unwrap_or(usize::MAX));
     }
 
     /// Adds up to `length` bytes from `offset` on to `to`.
     pub(crate) fn read(&self, offset: u64, length: usize, to: &mut Vec<u8>) -> Result<usize, Errno> {
         let there = usize::try_from(self.end.saturating_sub(offset)).unwrap_or(usize::MAX).min(length);
-        let (Some(file), true) = (&self.file, offset >= self.start && there > 0) else {
+        if offset < self.start || there == 0 {
             return Ok(0);
+        }
+        let Some(file) = &self.file else {
+            let from = usize::try_from(offset - self.base).unwrap_or(usize::MAX);
+            let few = self.few.get(from..).unwrap_or_default();
+            let few = &few[..there.min(few.len())];
+            to.extend_from_slice(few);
+            return Ok(few.len());
         };
         let before = to.len();
         to.resize(before + there, 0);
@@ -136,7 +163,13 @@ impl Spool {
     /// Everything below `upto` is no longer needed.
     pub(crate) fn forget(&mut self, upto: u64) {
         self.start = upto.clamp(self.start, self.end);
-        let Some(file) = &self.file else { return };
+        let Some(file) = &self.file else {
+            if self.start == self.end {
+                self.few.clear();
+                (self.base, self.given_back) = (self.end, self.end);
+            }
+            return;
+        };
         if self.start == self.end {
             // What cannot be given back now is written over.
             if self.end - self.base > GIVE_BACK {
@@ -152,6 +185,20 @@ impl Spool {
             self.given_back = self.start;
         }
     }
+}
+
+/// Writes all of it at the file's beginning.
+fn write_first(file: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match rustix::io::pwrite(file, &bytes[written..], written as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(length) => written += length,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn unnamed(folder: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
@@ -190,7 +237,7 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            prop::collection::vec(any::<u8>(), 0..2000).prop_map(Step::Append),
+            prop::collection::vec(any::<u8>(), 0..4000).prop_map(Step::Append),
             (0_u64..3000).prop_map(Step::Forget),
             (0_u64..500).prop_map(Step::Rewind),
             (0_u64..3000, 0_usize..3000).prop_map(|(back, length)| Step::Read(back, length)),

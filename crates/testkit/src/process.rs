@@ -58,7 +58,21 @@ pub fn end_below(folder: &Path) {
             }
         }
         if !found {
-            return;
+            return clear_sites(folder);
+        }
+    }
+}
+
+/// A killed keeper cannot remove the folder in memory that its shell was given commands by; its link leads there.
+fn clear_sites(folder: &Path) {
+    let entries =
+        |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let homes = entries(folder).chain([folder.to_owned()]).map(|home| home.join("keepers"));
+    for keeper in homes.flat_map(|keepers| entries(&keepers).collect::<Vec<_>>()) {
+        if let Ok(site) = std::fs::read_link(keeper.join("site"))
+            && site.starts_with("/dev/shm")
+        {
+            let _ = std::fs::remove_dir_all(site);
         }
     }
 }
