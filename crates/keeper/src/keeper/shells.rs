@@ -235,6 +235,8 @@ impl Keeper {
             return self.tell(&Notice::ShellUnusable { process: id, reason: Unusable::NoFolder });
         }
         shell.wake(pid, Instant::now());
+        // The one before it may have ended while it said its state.
+        self.listen_for_state(at);
     }
 
     pub(super) fn shell_took(&mut self, slot: u32) {

@@ -55,6 +55,27 @@ const STATE: &[Case] = &[
     moved("exit keeps the folder", "/tmp", &[("cd /tmp", NONE, NONE, 0), ("exit 3", NONE, NONE, 3)]),
     moved("exit keeps the folder it went to", "/usr", &[("cd /usr; exit 3", NONE, NONE, 3)]),
     case(
+        "a state larger than a queue survives its shell",
+        &[
+            ("x=$(head -c 300000 /dev/zero | tr '\\0' a); echo ${#x}", Is("300000"), NONE, 0),
+            ("exit 3", NONE, NONE, 3),
+            ("echo ${#x}", Is("300000"), NONE, 0),
+            ("kill -KILL $$", NONE, NONE, 137),
+            ("echo ${#x}", Is("300000"), NONE, 0),
+        ],
+    ),
+    case(
+        "a state survives commands that cannot change it",
+        &[
+            ("y=kept; export Z=too", NONE, NONE, 0),
+            ("true", NONE, NONE, 0),
+            ("test -e /nowhere", NONE, NONE, 1),
+            ("echo a && echo b", Is("a\nb"), NONE, 0),
+            ("kill -KILL $$", NONE, NONE, 137),
+            ("echo $y $Z", Is("kept too"), NONE, 0),
+        ],
+    ),
+    case(
         "exit keeps functions",
         &[("f() { echo f $1; }", NONE, NONE, 0), ("exit 1", NONE, NONE, 1), ("f 2", Is("f 2"), NONE, 0)],
     ),
