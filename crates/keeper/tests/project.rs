@@ -41,14 +41,24 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// A folder of the machine that a project shows: `/tmp` and `/var/tmp` are its own, and below them nothing could be seen
+/// to be hidden.
+fn uncovered() -> tempfile::TempDir {
+    let build = Path::new(env!("CARGO_TARGET_TMPDIR")).canonicalize().unwrap();
+    let covered = build.starts_with("/tmp") || build.starts_with("/var/tmp");
+    let others = ["/var/lib", "/srv", "/opt"].map(Path::new);
+    let all = (!covered).then_some(build.as_path()).into_iter().chain(others);
+    let made = all.into_iter().find_map(|folder| tempfile::tempdir_in(folder).ok());
+    made.expect("a folder outside of /tmp that can be written to; build somewhere else, or run this as root")
+}
+
 fn blob(path: &Path) -> Blob {
     Blob(path.as_os_str().as_bytes().to_vec())
 }
 
 impl Ground {
     fn new(owned: Owned) -> Self {
-        // Below `/var/tmp`, which is covered like `/tmp`, nothing could be seen to be hidden.
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let dir = uncovered();
         let base = dir.path().canonicalize().unwrap();
         std::fs::set_permissions(&base, PermissionsExt::from_mode(0o755)).unwrap();
         for name in ["project", "den", "workspace", "data", "others", "open"] {
