@@ -511,6 +511,7 @@ mod tests {
         r#"{"type":"occupant_exited","code":3,"expected":false,"stderr":"boom"}"#,
         r#"{"type":"command_started","command":1,"text":"true"}"#,
         r#"{"type":"command_ended","command":1,"outcome":"done","exitCode":0,"durationMs":1,"cwd":"/","stdout":{"text":"","linesTotal":0,"linesKept":0,"mode":"all"},"stderr":{"text":"","linesTotal":0,"linesKept":0,"mode":"all"},"left":[{"pid":7,"name":"sleep"}],"hint":"h"}"#,
+        r#"{"type":"output_kept","command":1,"stream":"stdout","bytes":7,"complete":true,"blob":"ab"}"#,
         r#"{"type":"snapshot_taken","snapshot":"ab","files":3,"bytes":4,"leftOut":1,"torn":2}"#,
         r#"{"type":"snapshot_taken","snapshot":"ab","files":3,"bytes":4}"#,
         r#"{"type":"snapshot_restored","snapshot":"ab","files":3,"bytes":4,"lost":1}"#,
