@@ -7,6 +7,7 @@ use crate::{
     codec::{Blob, choice, record, word},
     wire::Token,
 };
+use std::{os::unix::ffi::OsStrExt, path::Path};
 
 /// The names within a keeper's folder.
 pub const SOCKET: &str = "socket";
@@ -16,6 +17,13 @@ pub const SITE: &str = "site";
 /// Where such folders are, if the machine has it, and how their names begin.
 pub const MEMORY: &str = "/dev/shm";
 pub const SITE_NAME: &str = ".outlast-";
+
+/// Whether a link leads to such a folder: it is as good as whoever could write it.
+pub fn is_site(path: &Path) -> bool {
+    let named = path.file_name().is_some_and(|name| name.as_bytes().starts_with(SITE_NAME.as_bytes()));
+    named && path.parent() == Some(Path::new(MEMORY))
+}
+
 /// What a process finds as its umask, unless it is told another one.
 pub const UMASK: u32 = 0o022;
 /// The largest start frame.

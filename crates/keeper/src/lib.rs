@@ -28,4 +28,5 @@ mod tree;
 pub mod wire;
 
 pub use channel::{INPUT_BYTES, OUTPUT_BYTES};
+pub use shell::quoted;
 pub use start::Failure;

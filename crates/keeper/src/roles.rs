@@ -7,7 +7,7 @@
 //! an argument.
 
 use crate::{
-    config::{CONFIG_BYTES, CONFIG_VERSION, Lodging, MEMORY, SITE, SITE_NAME, SOCKET, Started, TOKEN},
+    config::{CONFIG_BYTES, CONFIG_VERSION, Lodging, SITE, SOCKET, Started, TOKEN, is_site},
     start::{self, Failure},
     sys::{self, Side},
     wire,
@@ -339,8 +339,7 @@ fn keep(lodging: Lodging, folder: &[u8], write: OwnedFd) -> i32 {
 fn remove(folder: &[u8]) {
     let folder = Path::new(std::ffi::OsStr::from_bytes(folder));
     if let Ok(site) = std::fs::read_link(folder.join(SITE))
-        && site.parent() == Some(Path::new(MEMORY))
-        && site.file_name().is_some_and(|name| name.as_bytes().starts_with(SITE_NAME.as_bytes()))
+        && is_site(&site)
     {
         let _ = std::fs::remove_dir_all(site);
     }

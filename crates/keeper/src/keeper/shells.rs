@@ -250,7 +250,7 @@ impl Keeper {
     pub(super) fn shell_saved(&mut self, slot: u32) {
         let Some(process) = self.processes.iter_mut().find(|process| process.slot == slot) else { return };
         if let Some(shell) = &mut process.shell {
-            drain_state(shell, &mut self.scratch);
+            shell.drain();
         }
     }
 
@@ -451,8 +451,7 @@ impl super::Parts {
 pub(super) fn died(process: &mut Process, exit: &Exit, now: Instant) -> Option<Vec<Notice>> {
     let shell = process.shell.as_mut()?;
     // What it said of itself on its way out is there already.
-    let mut scratch = vec![0; LATE_BYTES];
-    drain_state(shell, &mut scratch);
+    shell.drain();
     let ended = shell.died(exit, now)?;
     // Told once its streams are read, like any other end.
     cut(process, ended);
@@ -464,16 +463,6 @@ fn cut(process: &mut Process, mut ended: Ended) {
     (ended.stdout, ended.stderr) = (ends.next().unwrap_or(0), ends.next().unwrap_or(0));
     if let Some(shell) = &mut process.shell {
         shell.ending = Some(ended);
-    }
-}
-
-fn drain_state(shell: &mut Shell, scratch: &mut [u8]) {
-    while let Some(queue) = &shell.saved {
-        match rustix::io::read(queue, &mut *scratch) {
-            Ok(length) if length > 0 => shell.take_state(&scratch[..length]),
-            Err(Errno::INTR) => {}
-            Ok(_) | Err(_) => return,
-        }
     }
 }
 

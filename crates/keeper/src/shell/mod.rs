@@ -22,6 +22,7 @@ use order::{Arriving, Pipes};
 pub(crate) use order::{Effect, Order, Streams};
 use plain::{Next, Plain, Sight};
 pub(crate) use script::STATE_BYTES;
+pub use script::quoted;
 pub(crate) use site::{Owner, Site};
 
 use crate::{

@@ -18,7 +18,8 @@ pub(crate) const STATE_BYTES: usize = 1024 * 1024;
 /// Statuses of one pipeline that are carried to the next command; a longer one is not.
 const PIPES_MOST: usize = 32;
 
-pub(crate) fn quoted(text: &[u8]) -> Vec<u8> {
+/// A word of any shell, of any bytes.
+pub fn quoted(text: &[u8]) -> Vec<u8> {
     let mut out = vec![b'\''];
     for byte in text {
         match byte {

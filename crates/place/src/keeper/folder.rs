@@ -113,7 +113,9 @@ impl Keepers {
     /// own time is up: shut it down first.
     pub async fn remove(&self, id: &str) -> Result<(), KeeperError> {
         let folder = self.folder(id)?;
-        if let Some(site) = site_of(&folder).await {
+        if let Ok(site) = tokio::fs::read_link(folder.join(config::SITE)).await
+            && config::is_site(&site)
+        {
             // One that ended by itself has removed it.
             let _ = tokio::fs::remove_dir_all(site).await;
         }
@@ -228,12 +230,4 @@ pub(crate) async fn join(pipe: Pipe, token: wire::Token) -> Result<Keeper, Keepe
         isolation: Arc::new(welcome.isolation),
         line: Line::start(stream),
     })
-}
-
-/// The folder in memory that a keeper's shell had, if it is such a one: the link is as good as whoever could write it.
-async fn site_of(folder: &Path) -> Option<PathBuf> {
-    let site = tokio::fs::read_link(folder.join(config::SITE)).await.ok()?;
-    let name = site.file_name()?.to_str()?;
-    let own = name.starts_with(config::SITE_NAME);
-    (own && site.parent() == Some(Path::new(config::MEMORY))).then_some(site)
 }

@@ -4,6 +4,7 @@
 //! backslashes; what goes by standard input may be anything. Only `cat`, `mkdir` and `rm` are needed beside the shell.
 
 use crate::remote::channel::quoted;
+use ::keeper::quoted as word;
 
 /// A shell's word that the folder in which it was to start is not there.
 pub(super) const OUT: &str = "out";
@@ -58,19 +59,6 @@ pub(super) fn hand(folder: &str) -> String {
 pub(super) fn line(argv: &[String], end: &str) -> String {
     let words: Vec<String> = argv.iter().map(|word| quoted(word)).collect();
     format!("{}; printf '\\n%s %s\\n' {end} \"$?\"", words.join(" "))
-}
-
-/// A word of the plainest shell, of any bytes.
-pub(super) fn word(bytes: &[u8]) -> Vec<u8> {
-    let mut out = vec![b'\''];
-    for byte in bytes {
-        match byte {
-            b'\'' => out.extend(b"'\\''"),
-            other => out.push(*other),
-        }
-    }
-    out.push(b'\'');
-    out
 }
 
 /// The first thing that a shell is told: what it has, where it is, and what to do when it ends. It says whether the
