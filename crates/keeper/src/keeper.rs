@@ -5,6 +5,9 @@
 
 mod requests;
 mod shells;
+mod signals;
+
+pub(crate) use signals::Owed;
 
 use crate::{
     cgroup::{Cgroups, Group},
@@ -421,6 +424,9 @@ impl Keeper {
             }
             process.late.iter().filter_map(|late| late.rest).for_each(&mut at);
             process.shell.iter().filter_map(|shell| shell.deadline()).for_each(&mut at);
+            if !process.owed.is_empty() {
+                at(now + SOON);
+            }
         }
         if !self.graves.is_empty() {
             at(now + LATER);

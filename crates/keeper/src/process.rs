@@ -3,6 +3,7 @@
 use crate::{
     cgroup::Group,
     channel::{Input, OUTPUT_BYTES, Output},
+    keeper::Owed,
     launch::Launched,
     shell::Shell,
     tree::{self, Of},
@@ -32,6 +33,8 @@ pub(crate) struct Process {
     pub(crate) shell: Option<Box<Shell>>,
     /// Streams of commands that have ended, which others still write to.
     pub(crate) late: Vec<Late>,
+    /// Signals that have yet to arrive.
+    pub(crate) owed: Vec<Owed>,
 }
 
 /// What comes by it is read, so that nobody is held up or killed by a full pipe, and dropped.
@@ -98,6 +101,7 @@ impl Process {
             outputs,
             shell: None,
             late: Vec::new(),
+            owed: Vec::new(),
         }
     }
 

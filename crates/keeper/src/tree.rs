@@ -4,7 +4,7 @@
 //! longer be told from another process's daemon. It is counted to a process only when that is the last one left.
 
 use rustix::process::{Pid, Signal};
-use std::{fs, io::ErrorKind};
+use std::{fs, io::ErrorKind, os::unix::fs::MetadataExt};
 
 /// How often a tree is looked at and killed again; a fork in the middle is found the next time.
 const KILL_ROUNDS: usize = 64;
@@ -38,6 +38,27 @@ impl Kin {
 pub(crate) fn kin(pid: Pid) -> Option<Kin> {
     let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     parse(&stat).filter(|kin| !kin.dead)
+}
+
+/// What a process was forked from and has not replaced yet: its program, and which signals it catches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Likeness {
+    program: (u64, u64),
+    caught: String,
+}
+
+impl Likeness {
+    pub(crate) fn of(pid: Pid) -> Option<Self> {
+        let folder = format!("/proc/{}", pid.as_raw_nonzero());
+        let program = fs::metadata(format!("{folder}/exe")).ok()?;
+        let status = fs::read_to_string(format!("{folder}/status")).ok()?;
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?.trim().to_owned();
+        Some(Self { program: (program.dev(), program.ino()), caught })
+    }
+
+    pub(crate) fn same_program(&self, other: &Self) -> bool {
+        self.program == other.program
+    }
 }
 
 /// Of the members of a shell's tree, those that its running command started: all but the shell, those who were there

@@ -10,11 +10,11 @@ use crate::{
     codec::Blob,
     poller::{NOTHING, READ, TAKEN, Token},
     process::{Late, Process, Stage},
-    shell::{self, Depth, Effect, Event, Order, Owner, Shell, Site, Streams},
+    shell::{self, Effect, Event, Order, Owner, Shell, Site, Streams},
     tree::{self, Kin, Of},
     wire::{
         COMMAND_BYTES, Channel, CommandInput, Ended, Exit, Flow, How, LEFT, Manner, Notice, Part, Refusal,
-        ShellState, Spawn, Unusable, Whom, command_stream,
+        ShellState, Spawn, Unusable, command_stream,
     },
 };
 use rustix::{
@@ -171,37 +171,6 @@ impl Keeper {
         }
     }
 
-    pub(super) fn signal_command(&mut self, process: u64, signal: i32, whom: Whom) -> Answer {
-        let Some(signal) = Signal::from_named_raw(signal) else {
-            return refuse(Refusal::BadRequest, format!("there is no signal {signal}"));
-        };
-        let known = self.known(process)?;
-        let Some(shell) = &known.shell else {
-            return refuse(Refusal::NoProcess, format!("process {process} is no shell"));
-        };
-        let (older, depth) = match shell.running() {
-            Some((older, depth)) => (older.to_vec(), depth),
-            None if whom == Whom::Shell => (Vec::new(), Depth::Deep),
-            None => return refuse(Refusal::Ended, "no command runs"),
-        };
-        let mut sent = 0;
-        // A shell that is deep in functions would go on with the next thing in them.
-        let to_shell = whom != Whom::Own || depth == Depth::Deep;
-        let alive = matches!(known.stage, Stage::Running);
-        if to_shell && alive && rustix::process::kill_process(known.pid, signal).is_ok() {
-            sent += 1;
-        }
-        if whom != Whom::Shell {
-            for kin in tree::own(&members(known), &older, known.pid) {
-                let pid = Pid::from_raw(kin.pid);
-                if pid.is_some_and(|pid| rustix::process::kill_process(pid, signal).is_ok()) {
-                    sent += 1;
-                }
-            }
-        }
-        if sent > 0 { Ok(()) } else { refuse(Refusal::Ended, "nobody is left to signal") }
-    }
-
     pub(super) fn shell_state(&mut self, process: u64) -> Result<ShellState, (Refusal, String)> {
         let known = self.known(process)?;
         let Some(shell) = &known.shell else {
@@ -286,6 +255,7 @@ impl Keeper {
             if let Some(event) = event {
                 self.shell_event(at, event);
             }
+            self.pay(at, now);
             self.finish_command(at);
         }
     }
@@ -466,7 +436,7 @@ fn cut(process: &mut Process, mut ended: Ended) {
     }
 }
 
-fn members(process: &Process) -> Vec<Kin> {
+pub(super) fn members(process: &Process) -> Vec<Kin> {
     others_of(&process.group, process.pid)
 }
 

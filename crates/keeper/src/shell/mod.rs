@@ -210,6 +210,20 @@ impl Shell {
         matches!(&self.phase, Phase::Running(running) if running.begun)
     }
 
+    /// The command that was taken and that the shell has not begun, as far as that can be seen.
+    pub(crate) fn unbegun(&self) -> Option<u64> {
+        if let Some(command) = self.arriving.as_ref().map(Arriving::command) {
+            return Some(command);
+        }
+        if let Some(order) = &self.waiting {
+            return Some(order.command);
+        }
+        let between = |sight: &Sight| !matches!(sight, Sight::Told(_)) && sight.look() != Look::Inside;
+        let given = matches!(&self.phase, Phase::Running(running) if !running.begun)
+            && self.glass.as_ref().is_some_and(between);
+        given.then_some(self.command)
+    }
+
     /// The command that runs, or with which the shell died: who was there before it, and how deep in it the shell is.
     pub(crate) fn running(&self) -> Option<(&[Kin], Depth)> {
         match &self.phase {

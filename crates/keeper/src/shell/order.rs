@@ -53,6 +53,12 @@ pub(super) struct Arriving {
     length: usize,
 }
 
+impl Arriving {
+    pub(super) fn command(&self) -> u64 {
+        self.command
+    }
+}
+
 /// The keeper's ends of a command's streams.
 #[derive(Debug)]
 pub(crate) struct Streams {

@@ -261,6 +261,37 @@ async fn a_long_command_is_polled_written_to_and_signalled() {
     assert_eq!(client.call("session_signal", signal).await.unwrap()["signalled"], false);
 }
 
+/// Before the command has begun, in the shell itself, in a fork that is not its program yet, and in the program.
+#[tokio::test]
+async fn a_signal_arrives_at_whatever_moment() {
+    let (server, _http) = server().await;
+    let client = client(&server).await;
+    let id = shell(&client, json!({"transport": "local"})).await;
+    exec(&client, &id, "kept=here").await;
+    for round in 0..60 {
+        let (command, awaited) = match round % 3 {
+            0 => ("sleep 60", false),
+            1 => ("while :; do :; done", false),
+            _ => ("echo begun; sleep 60", true),
+        };
+        let begun = json!({"session_id": id, "command": command, "yield_secs": 0});
+        let number = client.call("session_exec", begun).await.unwrap()["command_id"].clone();
+        let poll = |wait: u64| {
+            client.call("session_poll", json!({"session_id": id, "command_id": number, "wait_secs": wait}))
+        };
+        while awaited && poll(0).await.unwrap()["stdout"] != "begun" {}
+        let signal = json!({"session_id": id, "command_id": number, "signal": "TERM"});
+        assert_eq!(client.call("session_signal", signal).await.unwrap()["signalled"], true);
+        let ended = poll(20).await.unwrap();
+        assert_eq!(
+            (&ended["running"], &ended["exit_code"]),
+            (&json!(false), &json!(143)),
+            "{round}: {ended}"
+        );
+    }
+    assert_eq!(exec(&client, &id, "echo $kept").await["stdout"], "here");
+}
+
 #[tokio::test]
 async fn live_output_is_told_to_who_asks_for_it() {
     let (server, _http) = server().await;

@@ -40,9 +40,10 @@ pub(super) fn hand(folder: &str) -> String {
         "fetch() { cat <&3; mark \"$1\"; cat <&4; mark \"$1\"; }".to_owned(),
         // Whoever still writes has a file without a name.
         "finish() { exec 3<&- 4<&-; rm -f \"$d/out\" \"$d/err\"; mark \"$1\"; }".to_owned(),
-        "hit() { for p in $tree; do case $before in *\" $p \"*) ;; *) kill -\"$1\" \"$p\" 2>/dev/null ;; esac; done; }"
+        "hit() { n=; for p in $tree; do case $before in *\" $p \"*) ;; *) kill -\"$1\" \"$p\" 2>/dev/null && n=1 ;; esac; done; }"
             .to_owned(),
-        "own() { find_tree; hit \"$2\"; mark \"$1\"; }".to_owned(),
+        // What runs in the shell itself is all that there is of such a command.
+        "own() { find_tree; hit \"$2\"; [ -n \"$n\" ] || kill -\"$2\" \"$shell\" 2>/dev/null; mark \"$1\"; }".to_owned(),
         // The shell first: it would go on with the next thing.
         "both() { find_tree; kill -\"$2\" \"$shell\" 2>/dev/null; hit \"$2\"; mark \"$1\"; }".to_owned(),
         "main() { kill -\"$2\" \"$shell\" 2>/dev/null; mark \"$1\"; }".to_owned(),
