@@ -14,23 +14,24 @@ use crate::{
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
-/// How long a signal is owed to a fork, which becomes its program in far less.
+/// How long a signal is owed. A command begins, and a process becomes another program, in far less.
 const OWED: Duration = Duration::from_secs(1);
 
-/// A signal that was taken and could not arrive yet.
+/// A signal that was taken and may not have arrived.
 #[derive(Debug)]
 pub(crate) struct Owed {
     signal: Signal,
     to: Debtor,
+    until: Instant,
 }
 
 #[derive(Debug)]
 enum Debtor {
     /// This command, which the shell has not begun: it would die without having run it.
     Command(u64),
-    /// A fork of the shell on its way to a program. It still catches what the shell does, and forgets what it caught
-    /// when it becomes that program.
-    Fork { kin: Kin, shell: Likeness, until: Instant },
+    /// The shell or a fork of it, on its way to another program. It still catches what the shell does, and forgets
+    /// what it caught when it becomes that program.
+    Shell(Kin, Likeness),
 }
 
 impl Keeper {
@@ -49,7 +50,7 @@ impl Keeper {
             };
             // Twice the same before it is heard is once, as with any signal.
             if !known.owed.iter().any(same) {
-                known.owed.push(Owed { signal, to: Debtor::Command(command) });
+                known.owed.push(Owed { signal, to: Debtor::Command(command), until: now + OWED });
             }
             return Ok(());
         }
@@ -69,20 +70,20 @@ impl Keeper {
         for owed in std::mem::take(&mut process.owed) {
             let waits = match &owed.to {
                 Debtor::Command(command) => match &process.shell {
-                    Some(shell) if shell.unbegun() == Some(*command) => true,
+                    Some(shell) if shell.unbegun() == Some(*command) && now < owed.until => true,
                     Some(shell) if shell.command() == *command && shell.running().is_some() => {
                         send(process, owed.signal, Whom::Own, now);
                         false
                     }
                     Some(_) | None => false,
                 },
-                Debtor::Fork { kin, shell, until } => match Pid::from_raw(kin.pid) {
+                Debtor::Shell(kin, likeness) => match Pid::from_raw(kin.pid) {
                     Some(pid) if tree::kin(pid).is_some_and(|other| other.is(kin)) => {
-                        let forked = Likeness::of(pid).is_some_and(|other| other.same_program(shell));
-                        if !forked {
+                        let same = Likeness::of(pid).is_some_and(|other| other.same_program(likeness));
+                        if !same {
                             let _ = kill_process(pid, owed.signal);
                         }
-                        forked && now < *until
+                        same && now < owed.until
                     }
                     Some(_) | None => false,
                 },
@@ -98,27 +99,31 @@ impl Keeper {
 fn send(process: &mut Process, signal: Signal, whom: Whom, now: Instant) -> bool {
     let running = process.shell.as_ref().and_then(|shell| shell.running());
     let (older, depth) = running.map_or((Vec::new(), Depth::Deep), |(older, depth)| (older.to_vec(), depth));
-    let alive = matches!(process.stage, Stage::Running);
+    let shell = matches!(process.stage, Stage::Running).then(|| tree::kin(process.pid)).flatten();
+    let likeness = shell.filter(|_| catchable(signal)).and_then(|_| Likeness::of(process.pid));
+    let mut targets = Vec::new();
     // A shell that is deep in functions would go on with the next thing in them.
-    let first = alive && (whom != Whom::Own || depth == Depth::Deep);
-    let mut sent = first && kill_process(process.pid, signal).is_ok();
-    if whom == Whom::Shell {
-        return sent;
+    if whom != Whom::Own || depth == Depth::Deep {
+        targets.extend(shell);
     }
-    let shell = if alive && catchable(signal) { Likeness::of(process.pid) } else { None };
-    for kin in tree::own(&members(process), &older, process.pid) {
+    if whom != Whom::Shell {
+        targets.extend(tree::own(&members(process), &older, process.pid));
+    }
+    if targets.is_empty() {
+        // What runs in the shell itself is all that there is of such a command.
+        targets.extend(shell);
+    }
+    let mut sent = false;
+    for kin in targets {
         let Some(pid) = Pid::from_raw(kin.pid) else { continue };
-        let forked = shell.as_ref().filter(|shell| Likeness::of(pid).is_some_and(|fork| fork == **shell));
+        let alike = likeness.clone().filter(|shell| Likeness::of(pid).as_ref() == Some(shell));
         if kill_process(pid, signal).is_ok() {
             sent = true;
-            if let Some(shell) = forked.cloned() {
-                let to = Debtor::Fork { kin, shell, until: now + OWED };
-                process.owed.push(Owed { signal, to });
-            }
+            let owed = |shell| Owed { signal, to: Debtor::Shell(kin, shell), until: now + OWED };
+            process.owed.extend(alike.map(owed));
         }
     }
-    // What runs in the shell itself is all that there is of such a command.
-    sent || (alive && kill_process(process.pid, signal).is_ok())
+    sent
 }
 
 fn catchable(signal: Signal) -> bool {

@@ -218,9 +218,13 @@ impl Shell {
         if let Some(order) = &self.waiting {
             return Some(order.command);
         }
-        let between = |sight: &Sight| !matches!(sight, Sight::Told(_)) && sight.look() != Look::Inside;
+        // One that has become another program cannot be looked into.
+        let before = |sight: &Sight| match sight {
+            Sight::Seen(glass) => matches!(glass.look(), Look::Idle { .. } | Look::Between),
+            Sight::Told(_) => false,
+        };
         let given = matches!(&self.phase, Phase::Running(running) if !running.begun)
-            && self.glass.as_ref().is_some_and(between);
+            && self.glass.as_ref().is_some_and(before);
         given.then_some(self.command)
     }
 

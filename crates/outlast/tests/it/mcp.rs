@@ -261,7 +261,7 @@ async fn a_long_command_is_polled_written_to_and_signalled() {
     assert_eq!(client.call("session_signal", signal).await.unwrap()["signalled"], false);
 }
 
-/// Before the command has begun, in the shell itself, in a fork that is not its program yet, and in the program.
+/// Before the command has begun, in the shell itself, in a process that is not its program yet, and in the program.
 #[tokio::test]
 async fn a_signal_arrives_at_whatever_moment() {
     let (server, _http) = server().await;
@@ -269,9 +269,11 @@ async fn a_signal_arrives_at_whatever_moment() {
     let id = shell(&client, json!({"transport": "local"})).await;
     exec(&client, &id, "kept=here").await;
     for round in 0..60 {
-        let (command, awaited) = match round % 3 {
+        let (command, awaited) = match round % 5 {
             0 => ("sleep 60", false),
             1 => ("while :; do :; done", false),
+            2 => ("exec sleep 60", false),
+            3 => ("echo begun; exec sleep 60", true),
             _ => ("echo begun; sleep 60", true),
         };
         let begun = json!({"session_id": id, "command": command, "yield_secs": 0});
