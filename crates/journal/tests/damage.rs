@@ -10,7 +10,7 @@ mod support;
 
 use outlast_journal::*;
 use protocol::*;
-use std::{fs, io::Write as _};
+use std::fs;
 use support::*;
 
 /// A closed store with something in it.
@@ -138,13 +138,37 @@ async fn a_torn_log_keeps_what_was_whole() {
     for file in ["outlast.db", "outlast.db-wal"] {
         fs::copy(store.path().join(file), copy.path().join(file)).unwrap();
     }
-    let mut log = fs::OpenOptions::new().append(true).open(copy.path().join("outlast.db-wal")).unwrap();
-    log.write_all(&[0x5a; 10_000]).unwrap();
-    drop(log);
+    let path = copy.path().join("outlast.db-wal");
+    let mut log = fs::read(&path).unwrap();
+    let end = log.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    assert!(log.len() > end + 10_000, "zeros follow what was written");
+    log[end..end + 10_000].fill(0x5a);
+    fs::write(&path, log).unwrap();
     let copied = copy.open();
     assert_eq!(read_all(&copied, writer.session()).await, numbers(1..=20));
     copied.close().await;
     assert!(copy.verify().is_whole());
+}
+
+/// A log that grows makes every commit wait for the file system's own log.
+#[tokio::test]
+async fn the_log_is_written_over_under_unbroken_load() {
+    let store = Store::new();
+    let journal = store.open();
+    let length = || fs::metadata(store.path().join("outlast.db-wal")).unwrap().len();
+    let laid = length();
+    let mut writer = session_with(&journal, 1).await;
+    // Several times what is laid out: a commit logs four pages of 8 KiB.
+    for n in 2..=1_000 {
+        writer.append(notes(n..=n)).unwrap();
+        settled(&writer).await;
+    }
+    assert!(laid > 4 * 1024 * 1024, "{laid}");
+    // All of it would be five times that.
+    assert!(length() < 3 * laid, "{}", length());
+    assert_eq!(read_all(&journal, writer.session()).await, numbers(1..=1_000));
+    journal.close().await;
+    assert!(store.verify().is_whole());
 }
 
 #[tokio::test]

@@ -102,8 +102,8 @@ impl SqliteStore {
         db.pragma_update(None, "wal_autocheckpoint", 0).map_err(failed)?;
         let removals =
             db.query_row("SELECT EXISTS (SELECT 1 FROM removals)", [], |row| row.get(0)).map_err(failed)?;
-        let checkpointer =
-            Checkpointer::start(&path, faults.clone()).map_err(|error| OpenError::io(&path, &error))?;
+        let checkpointer = Checkpointer::start(&path, &mut db, faults.clone())
+            .map_err(|error| OpenError::io(&path, &error))?;
         Ok(Self { db, tenants: HashMap::new(), checkpointer, gauge, faults, removals })
     }
 
@@ -213,7 +213,7 @@ impl Store for SqliteStore {
             let failure = match self.attempt(commit, &left_out) {
                 Ok(verdicts) => {
                     self.removals |= verdicts.shares.contains(&Verdict::Removed);
-                    self.checkpointer.committed(commit.shares.iter().map(|share| share.weight).sum());
+                    self.checkpointer.committed();
                     return Ok(verdicts);
                 }
                 Err(failure) => failure,
@@ -246,7 +246,7 @@ impl Store for SqliteStore {
                 }
             }
             self.removals = upkeep.more;
-            self.checkpointer.committed(0);
+            self.checkpointer.committed();
         }
         self.checkpointer.bound(&self.db).map_err(|error| self.classify(&error))?;
         Ok(upkeep)

@@ -13,7 +13,7 @@ const NEW_DATABASE_FILE: &str = "outlast.db.new";
 /// "OutL", in the file's header: `file` and we can tell whose it is.
 const APPLICATION_ID: i64 = 0x4F75_744C;
 /// Holds five events of about a kilobyte with little waste, where a page of 4 KiB holds two.
-const PAGE_BYTES: i64 = 8192;
+pub(super) const PAGE_BYTES: i64 = 8192;
 
 /// Step `n` takes a database from schema `n` to `n + 1`. Steps are only ever added.
 pub(super) const MIGRATIONS: &[&str] = &[FIRST, SANDBOXES, USAGE];
