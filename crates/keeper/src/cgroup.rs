@@ -10,6 +10,7 @@
 
 use crate::{
     config::Limits,
+    kernel,
     tree::{self, Of},
     wire::{Limit, Tree},
 };
@@ -363,7 +364,7 @@ fn set(path: &Path, values: &[(&str, String)]) -> io::Result<()> {
 }
 
 fn members(path: &Path) -> Vec<Pid> {
-    let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    let text = kernel::read_text(path.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok().and_then(Pid::from_raw)).collect()
 }
 

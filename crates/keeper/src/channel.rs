@@ -10,6 +10,7 @@ use rustix::{
     fd::{BorrowedFd, OwnedFd},
     io::Errno,
 };
+use std::time::Instant;
 
 /// Output that may wait for a server: more than the longest line that it has to see whole before it can
 /// acknowledge anything (32 MiB).
@@ -32,6 +33,8 @@ pub(crate) struct Output {
     feed: Option<Feed>,
     /// Whether the pipe is being watched.
     pub(crate) watched: bool,
+    /// Not watched before then.
+    pub(crate) rest: Option<Instant>,
     /// Where the stream ends, though its pipe may go on.
     cut: Option<u64>,
 }
@@ -53,7 +56,14 @@ pub(crate) enum Due {
 impl Output {
     pub(crate) fn new(fd: u32, pipe: OwnedFd, limit: u64) -> Self {
         let spool = Spool::new(limit);
-        Self { fd, pipe: Some(pipe), spool, held: Vec::new(), feed: None, watched: false, cut: None }
+        let (held, feed, watched, rest, cut) = (Vec::new(), None, false, None, None);
+        Self { fd, pipe: Some(pipe), spool, held, feed, watched, rest, cut }
+    }
+
+    /// Leaves the pipe unwatched until then: a stream that ends before is read once, where it ends.
+    pub(crate) fn resting(mut self, until: Instant) -> Self {
+        self.rest = Some(until);
+        self
     }
 
     pub(crate) fn state(&self) -> OutputState {

@@ -91,6 +91,8 @@ pub(crate) struct Keeper {
     next_id: u32,
     /// Where the next round of output begins, so that one flood delays nobody.
     turn: usize,
+    /// Until then a command that was just taken is left alone: its acknowledgement goes with its end, or then.
+    quiet: Option<Instant>,
     scratch: Vec<u8>,
     ending: bool,
 }
@@ -119,6 +121,7 @@ impl Keeper {
             dropped: 0,
             next_id: 0,
             turn: 0,
+            quiet: None,
             scratch: vec![0; CHUNK_BYTES],
             ending: false,
         })
@@ -177,6 +180,9 @@ impl Keeper {
     }
 
     fn tell(&mut self, notice: &Notice) {
+        if !matches!(notice, Notice::Done { .. }) {
+            self.quiet = None;
+        }
         if let Some(server) = &mut self.server {
             server.tell(notice);
         }
@@ -422,6 +428,8 @@ impl Keeper {
             if process.outputs.iter().any(crate::channel::Output::stuck) {
                 at(now + LATER);
             }
+            let resting = process.outputs.iter().filter(|output| output.pipe.is_some());
+            resting.filter_map(|output| output.rest).for_each(&mut at);
             process.late.iter().filter_map(|late| late.rest).for_each(&mut at);
             process.shell.iter().filter_map(|shell| shell.deadline()).for_each(&mut at);
             if !process.owed.is_empty() {
@@ -434,6 +442,7 @@ impl Keeper {
         if let Some(time) = self.parts.egress.as_ref().and_then(Egress::deadline) {
             at(time);
         }
+        self.quiet.into_iter().for_each(&mut at);
         next.map(|time| time.saturating_duration_since(now))
     }
 
@@ -475,7 +484,7 @@ impl Keeper {
                 self.untold.push_back(notice);
             }
         }
-        self.watch();
+        self.watch(now);
     }
 
     fn finish_freezes(&mut self, now: Instant, notices: &mut Vec<Notice>) {
@@ -501,9 +510,13 @@ impl Keeper {
     }
 
     /// Makes what is waited for match what is wanted.
-    fn watch(&mut self) {
+    fn watch(&mut self, now: Instant) {
         for process in &mut self.processes {
             for output in &mut process.outputs {
+                if output.rest.is_some_and(|rest| now < rest) {
+                    continue;
+                }
+                output.rest = None;
                 let (wants, token) = (output.wants(), Token::Output(process.slot, output.fd));
                 match &output.pipe {
                     Some(pipe) if wants && !output.watched => {
@@ -530,6 +543,12 @@ impl Keeper {
 
     /// Sends the server what it has room for, a piece of each stream in turn.
     fn serve(&mut self) {
+        if let Some(until) = self.quiet {
+            if Instant::now() < until {
+                return;
+            }
+            self.quiet = None;
+        }
         let Some(server) = &mut self.server else { return };
         let mut over = server.flush().is_err();
         while !over && server.has_room() && feed(&mut self.processes, &mut self.turn, server) {
@@ -588,9 +607,12 @@ fn feed(processes: &mut [Process], turn: &mut usize, server: &mut Line) -> bool 
             match output.due() {
                 None => {}
                 Some(Due::End { offset }) => {
-                    server.tell(&Notice::End { process: id, fd: output.fd, offset });
+                    // Those of a shell's command are told with its end.
+                    if process.shell.is_none() {
+                        server.tell(&Notice::End { process: id, fd: output.fd, offset });
+                        any = true;
+                    }
                     output.end_told();
-                    any = true;
                 }
                 Some(Due::Bytes { offset, length }) => {
                     let buffer = server.buffer();

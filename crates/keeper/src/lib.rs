@@ -14,6 +14,7 @@ pub mod codec;
 pub mod config;
 mod egress;
 mod keeper;
+mod kernel;
 mod launch;
 mod line;
 mod poller;

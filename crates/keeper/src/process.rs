@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 
 /// How long the end of a process is held back for the end of its streams, which a daemon may keep open for ever.
 pub(crate) const DRAIN: Duration = Duration::from_millis(250);
+/// A command that ends within this is told of once, when it has ended. Every word before costs its shell and its server
+/// a turn on the processor.
+pub(crate) const QUIET: Duration = Duration::from_millis(1);
 /// How long a freeze may take before it is refused and taken back.
 pub(crate) const FREEZE: Duration = Duration::from_secs(2);
 

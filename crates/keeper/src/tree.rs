@@ -3,6 +3,7 @@
 //! A daemon that left its group and whose parents are gone belongs to whoever adopted it, the keeper, and can no
 //! longer be told from another process's daemon. It is counted to a process only when that is the last one left.
 
+use crate::kernel;
 use rustix::process::{Pid, Signal};
 use std::{fs, io::ErrorKind, os::unix::fs::MetadataExt};
 
@@ -36,7 +37,7 @@ impl Kin {
 
 /// What is known of one process; none for the dead.
 pub(crate) fn kin(pid: Pid) -> Option<Kin> {
-    let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    let stat = kernel::read(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
     parse(&stat).filter(|kin| !kin.dead)
 }
 
@@ -51,7 +52,7 @@ impl Likeness {
     pub(crate) fn of(pid: Pid) -> Option<Self> {
         let folder = format!("/proc/{}", pid.as_raw_nonzero());
         let program = fs::metadata(format!("{folder}/exe")).ok()?;
-        let status = fs::read_to_string(format!("{folder}/status")).ok()?;
+        let status = kernel::read_text(format!("{folder}/status"))?;
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?.trim().to_owned();
         Some(Self { program: (program.dev(), program.ino()), caught })
     }
@@ -144,7 +145,7 @@ fn select(all: &[Kin], root: i32, keeper: i32) -> Vec<i32> {
 /// Everybody who could be ours: what descends from the keeper, which adopts every orphan, as two looks in a row find it;
 /// where the kernel has no lists of children, or they change meanwhile, everybody.
 fn all() -> Vec<Kin> {
-    let kin = |pid: &i32| parse(&fs::read(format!("/proc/{pid}/stat")).ok()?);
+    let kin = |pid: &i32| parse(&kernel::read(format!("/proc/{pid}/stat"))?);
     for _ in 0..LOOKS {
         let Some(first) = descendants() else { break };
         if descendants().as_ref() == Some(&first) {

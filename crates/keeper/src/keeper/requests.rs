@@ -6,7 +6,7 @@ use crate::{
     channel::Taking,
     launch::{self, Bounds, Launched, Unfit},
     poller::{NOTHING, READ, Token},
-    process::{FREEZE, Frost, Process},
+    process::{FREEZE, Frost, Process, QUIET},
     wire::{Flow, InputRefusal, Notice, PROCESSES, Part, Reach, Refusal, Request, Spawn, SpawnFailure},
 };
 use rustix::{
@@ -62,7 +62,13 @@ impl Keeper {
                 match self.run_command(process, command, stdin, part, &text.0) {
                     // Answered with the last part.
                     Ok(()) if part == Part::More => return,
-                    answer => (tag, answer),
+                    answer => {
+                        if answer.is_ok() {
+                            // Never moved on: nobody else waits for longer.
+                            self.quiet.get_or_insert_with(|| Instant::now() + QUIET);
+                        }
+                        (tag, answer)
+                    }
                 }
             }
             Request::SignalCommand { tag, process, signal, whom } => {

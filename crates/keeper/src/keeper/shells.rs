@@ -9,7 +9,7 @@ use crate::{
     channel::{COMMAND_OUTPUT_BYTES, Input, Output},
     codec::Blob,
     poller::{NOTHING, READ, TAKEN, Token},
-    process::{Late, Process, Stage},
+    process::{Late, Process, QUIET, Stage},
     shell::{self, Effect, Event, Order, Owner, Shell, Site, Streams},
     tree::{self, Kin, Of},
     wire::{
@@ -150,7 +150,7 @@ impl Keeper {
         process.inputs.clear();
         for (stream, pipe) in [(1, streams.stdout), (2, streams.stderr)] {
             let output = Output::new(command_stream(command, stream), pipe, COMMAND_OUTPUT_BYTES);
-            process.outputs.push(output);
+            process.outputs.push(output.resting(Instant::now() + QUIET));
         }
         if let Some(stdin) = streams.stdin {
             let number = command_stream(command, 0);
@@ -287,9 +287,12 @@ impl Keeper {
                 let mut ended = shell::ended(command, how, cwd, since, now);
                 ended.left = own.iter().take(LEFT).map(shell::left).collect();
                 self.end_command(at, ended);
-                // The end is on its way before the shell is busy again.
+                // The end is on its way before the shell is busy again, and whoever hears it goes first: the kernel has
+                // put it on this processor, behind us.
                 self.serve();
+                std::thread::yield_now();
                 let Process { group, pid, shell: Some(shell), .. } = &mut self.processes[at] else { return };
+                shell.clear_away();
                 match effect {
                     Effect::None => {
                         let waiting = shell.take_waiting();

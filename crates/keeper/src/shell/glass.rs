@@ -7,7 +7,7 @@
 //! outside of what is defended here.
 
 use super::symbols::{self, long, word};
-use crate::{sys, wire::Unusable};
+use crate::{kernel, sys, wire::Unusable};
 use rustix::{
     fd::OwnedFd,
     fs::{Mode, OFlags},
@@ -385,7 +385,7 @@ fn numbers(bytes: &[u8]) -> Option<[i32; NUMBERS]> {
 /// Whether a process is blocked in `read` on what the kernel calls `line`.
 pub(super) fn reads(pid: Pid, line: &str) -> bool {
     let raw = pid.as_raw_nonzero();
-    let Ok(call) = fs::read_to_string(format!("/proc/{raw}/syscall")) else { return false };
+    let Some(call) = kernel::read_text(format!("/proc/{raw}/syscall")) else { return false };
     let mut fields = call.split_ascii_whitespace();
     let number = fields.next().and_then(|field| field.parse::<i64>().ok());
     let fd = fields.next().and_then(|field| field.strip_prefix("0x"));

@@ -88,6 +88,8 @@ pub(crate) struct Shell {
     stopped: Vec<Pid>,
     /// Who was there before the command with which the shell died.
     remains: Vec<Kin>,
+    /// What a command that has ended leaves to be cleared away.
+    spent: Option<Order>,
 }
 
 #[derive(Debug)]
@@ -167,6 +169,7 @@ impl Shell {
             bell: Bell::Rung,
             stopped: Vec::new(),
             remains: Vec::new(),
+            spent: None,
         }
     }
 
@@ -421,13 +424,11 @@ impl Shell {
                 Some(Event::Ready)
             }
             Phase::Running(running) => {
-                if let Some(site) = &self.site {
-                    running.order.forget(site);
-                }
                 self.note_cwd();
                 let glass = self.glass.as_ref().filter(|_| running.order.script.pipes == Pipes::Told);
                 self.pipes = glass.and_then(|glass| glass.variable(script::PIPES)).unwrap_or_default();
                 let (command, since, effect) = (running.order.command, running.since, running.effect);
+                self.spent = Some(running.order);
                 Some(Event::Returned { code, command, since, older: running.older, effect })
             }
             Phase::Saving { .. } => {
@@ -605,6 +606,13 @@ impl Shell {
 
     pub(crate) fn take_waiting(&mut self) -> Option<Order> {
         self.waiting.take()
+    }
+
+    /// Clears away what the last command needed, once its end is told.
+    pub(crate) fn clear_away(&mut self) {
+        if let (Some(order), Some(site)) = (self.spent.take(), &self.site) {
+            order.forget(site);
+        }
     }
 
     /// Gives the shell a command. `others` looks up all of the tree but the shell.

@@ -40,9 +40,15 @@ fn verb(way: Way) -> &'static [u8] {
     }
 }
 
+/// A word, quoted only where it must be: a shell reads its line letter by letter.
+fn word(text: &[u8]) -> Vec<u8> {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-".contains(byte);
+    if text.starts_with(b"/") && text.iter().all(plain) { text.to_vec() } else { quoted(text) }
+}
+
 /// The line that runs a file with the given streams.
 pub(crate) fn run(way: Way, file: &[u8], stdin: &[u8], stdout: &[u8], stderr: &[u8]) -> Vec<u8> {
-    let (file, stdin, stdout, stderr) = (quoted(file), quoted(stdin), quoted(stdout), quoted(stderr));
+    let (file, stdin, stdout, stderr) = (word(file), word(stdin), word(stdout), word(stderr));
     [verb(way), b" ", &file, b" <", &stdin, b" >", &stdout, b" 2>", &stderr, b"\n"].concat()
 }
 
