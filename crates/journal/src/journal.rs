@@ -28,6 +28,7 @@ use protocol::{
 use std::{
     fs::{File, TryLockError},
     io,
+    ops::Range,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -435,9 +436,19 @@ impl Journal {
 
     /// The next number of a tenant's counter, from 1. Never the same twice.
     pub async fn count(&self, tenant: &Tenant, counter: &str) -> Result<u64, WriteError> {
-        let change = Change::Count { tenant: tenant.clone(), counter: counter.to_owned() };
+        self.count_many(tenant, counter, 1).await.map(|numbers| numbers.start)
+    }
+
+    /// The next numbers of a tenant's counter, as many as asked for.
+    pub async fn count_many(
+        &self,
+        tenant: &Tenant,
+        counter: &str,
+        many: u32,
+    ) -> Result<Range<u64>, WriteError> {
+        let change = Change::Count { tenant: tenant.clone(), counter: counter.to_owned(), many };
         match self.core.ask(change).await? {
-            Outcome::Number(number) => Ok(number),
+            Outcome::Number(last) => Ok((last + 1).saturating_sub(many.into())..last + 1),
             Outcome::Done | Outcome::More | Outcome::Acquired(_) => {
                 Err(WriteError::Storage("the store answered another question".to_owned()))
             }

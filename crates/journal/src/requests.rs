@@ -29,10 +29,11 @@ pub(crate) enum Change {
         session: SessionId,
         first_seq: Seq,
     },
-    /// The next number of a tenant's named counter.
+    /// The next numbers of a tenant's named counter; the last of them is the answer.
     Count {
         tenant: Tenant,
         counter: String,
+        many: u32,
     },
     PutAgent(Box<AgentRow>),
     RemoveAgent {

@@ -663,7 +663,9 @@ async fn counters_never_repeat(home: &dyn Home) {
     drop(journal);
     let journal = home.open();
     assert_eq!(journal.count(&a, "local").await.unwrap(), 3);
-    assert_eq!(journal.count(&a, "ssh").await.unwrap(), 1);
+    assert_eq!(journal.count_many(&a, "local", 32).await.unwrap(), 4..36);
+    assert_eq!(journal.count(&a, "local").await.unwrap(), 36);
+    assert_eq!(journal.count_many(&a, "ssh", 2).await.unwrap(), 1..3);
     assert_eq!(journal.count(&tenant("b"), "local").await.unwrap(), 1);
 }
 

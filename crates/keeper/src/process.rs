@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 pub(crate) const DRAIN: Duration = Duration::from_millis(250);
 /// A command that ends within this is told of once, when it has ended. Every word before costs its shell and its server
 /// a turn on the processor.
-pub(crate) const QUIET: Duration = Duration::from_millis(1);
+pub(crate) const QUIET: Duration = Duration::from_millis(5);
 /// How long a freeze may take before it is refused and taken back.
 pub(crate) const FREEZE: Duration = Duration::from_secs(2);
 

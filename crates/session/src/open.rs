@@ -125,6 +125,7 @@ impl Sessions {
             live: Live::default(),
             slots: Slots::new(&options.quotas),
             shell_slots: Slots::of(options.shells.sessions),
+            shell_numbers: tokio::sync::Mutex::new(0..0),
             frozen: Frozen::default(),
             rates: Rates::new(&options.quotas),
             counters: Counters::default(),

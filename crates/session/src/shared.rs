@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) live: Live,
     pub(crate) slots: Slots,
     pub(crate) shell_slots: Slots,
+    /// What shells are called next.
+    pub(crate) shell_numbers: tokio::sync::Mutex<std::ops::Range<u64>>,
     pub(crate) frozen: Frozen,
     pub(crate) rates: Rates,
     pub(crate) counters: Counters,

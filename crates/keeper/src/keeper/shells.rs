@@ -206,6 +206,11 @@ impl Keeper {
         shell.wake(pid, Instant::now());
         // The one before it may have ended while it said its state.
         self.listen_for_state(at);
+        // The server has something to do meanwhile too.
+        self.serve();
+        if let Some(shell) = &mut self.processes[at].shell {
+            shell.look_ahead();
+        }
     }
 
     pub(super) fn shell_took(&mut self, slot: u32) {

@@ -75,6 +75,25 @@ pub(crate) struct Glass {
     line: String,
 }
 
+/// Where a program's file has the names, looked up while the program still starts.
+#[derive(Debug)]
+pub(crate) struct Names {
+    file: (u64, u64),
+    found: Option<symbols::Symbols<{ NAMES.len() }>>,
+}
+
+impl Names {
+    pub(crate) fn of(pid: Pid) -> Option<Self> {
+        let exe = open(&format!("/proc/{}/exe", pid.as_raw_nonzero())).ok()?;
+        Some(Self { file: file_of(&exe)?, found: symbols::find(&exe, NAMES) })
+    }
+}
+
+fn file_of(exe: &OwnedFd) -> Option<(u64, u64)> {
+    let stat = rustix::fs::fstat(exe).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}
+
 /// What a look found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
@@ -133,11 +152,13 @@ pub(crate) enum Obstacle {
 }
 
 impl Glass {
-    /// `line` is the inode of the socket that the shell reads from.
-    pub(crate) fn new(pid: Pid, line: u64) -> Result<Self, Unusable> {
+    /// `line` is the inode of the socket that the shell reads from; `names` are of the program that was there before.
+    pub(crate) fn new(pid: Pid, line: u64, names: Option<Names>) -> Result<Self, Unusable> {
         let raw = pid.as_raw_nonzero();
         let exe = open(&format!("/proc/{raw}/exe")).map_err(denied)?;
-        let found = symbols::find(&exe, NAMES).ok_or(Unusable::Opaque)?;
+        let known = names.filter(|names| file_of(&exe) == Some(names.file));
+        let found = known.map_or_else(|| symbols::find(&exe, NAMES), |names| names.found);
+        let found = found.ok_or(Unusable::Opaque)?;
         let base = if found.relative { base(pid)? } else { 0 };
         let at = found.addresses.map(|address| base.wrapping_add(address));
         let mut glass =
@@ -155,8 +176,8 @@ impl Glass {
             return None;
         }
         let table = self.read(array, count as usize * BUILTIN)?;
-        let names = table.chunks_exact(BUILTIN).map(|entry| self.text(long(entry, 0)?));
-        let names: Vec<Vec<u8>> = names.collect::<Option<_>>()?;
+        let names = table.chunks_exact(BUILTIN).map(|entry| long(entry, 0));
+        let names = self.names(&names.collect::<Option<Vec<u64>>>()?)?;
         let place = |name: &[u8]| {
             let index = names.iter().position(|text| text == name)? as u64;
             Some(array + index * BUILTIN as u64 + FLAGS_AT)
@@ -346,6 +367,21 @@ impl Glass {
 
     fn pointer(&self, at: u64) -> Option<u64> {
         long(&self.read(at, 8)?, 0)
+    }
+
+    /// Short texts, in one reading where all of them can be read that far.
+    fn names(&self, at: &[u64]) -> Option<Vec<Vec<u8>>> {
+        const NAME: usize = 24;
+        let pieces: Vec<_> = at.iter().map(|at| (*at, NAME)).collect();
+        let mut bytes = Vec::new();
+        if sys::read_memory(self.pid, &pieces, &mut bytes).is_err() {
+            return at.iter().map(|at| self.text(*at)).collect();
+        }
+        let name = |(at, piece): (&u64, &[u8])| match piece.iter().position(|byte| *byte == 0) {
+            Some(end) => piece.get(..end).map(<[u8]>::to_vec),
+            None => self.text(*at),
+        };
+        at.iter().zip(bytes.chunks_exact(NAME)).map(name).collect()
     }
 
     fn text(&self, at: u64) -> Option<Vec<u8>> {

@@ -17,7 +17,7 @@ mod site;
 mod symbols;
 
 pub(crate) use glass::Depth;
-use glass::{Glass, Look, Obstacle};
+use glass::{Glass, Look, Names, Obstacle};
 use order::{Arriving, Pipes};
 pub(crate) use order::{Effect, Order, Streams};
 use plain::{Next, Plain, Sight};
@@ -26,6 +26,7 @@ pub use script::quoted;
 pub(crate) use site::{Owner, Site};
 
 use crate::{
+    process::QUIET,
     sys,
     tree::Kin,
     wire::{Ended, Exit, How, Left, Manner, ShellPhase, Unfit, Unusable},
@@ -47,7 +48,7 @@ const WAIT_FIRST: Duration = Duration::from_micros(40);
 /// From here on the bell is rung again, so that the next look has a reason.
 const WAIT_LAST: Duration = Duration::from_millis(2);
 /// While a command's names are still there, how often it is looked at whether it has begun.
-const BEGUN: Duration = Duration::from_millis(5);
+const BEGUN: Duration = QUIET;
 /// While a shell says its state, how often room is made in the queue.
 const ROOM: Duration = Duration::from_millis(2);
 /// How often it is looked for somebody else who could read from a line.
@@ -63,6 +64,8 @@ const STATE_QUEUE: &str = "state";
 pub(crate) struct Shell {
     line: OwnedFd,
     pid: Option<Pid>,
+    /// Of the program as it started.
+    names: Option<Names>,
     glass: Option<Sight>,
     pub(crate) site: Option<Site>,
     /// The queue that states come by.
@@ -151,6 +154,7 @@ impl Shell {
         Self {
             line,
             pid: None,
+            names: None,
             glass: None,
             site: None,
             saved: None,
@@ -450,7 +454,7 @@ impl Shell {
                 let text = link.into_string().ok()?;
                 text.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
             });
-            self.glass = Some(match inode.map(|inode| Glass::new(pid, inode)) {
+            self.glass = Some(match inode.map(|inode| Glass::new(pid, inode, self.names.take())) {
                 Some(Ok(glass)) => Sight::Seen(glass),
                 // It can still be asked.
                 Some(Err(_)) | None => Sight::Told(Plain::new(pid, inode)),
@@ -606,6 +610,11 @@ impl Shell {
 
     pub(crate) fn take_waiting(&mut self) -> Option<Order> {
         self.waiting.take()
+    }
+
+    /// What can be learnt about the program before it is ready, and takes as long as it does.
+    pub(crate) fn look_ahead(&mut self) {
+        self.names = self.pid.and_then(Names::of);
     }
 
     /// Clears away what the last command needed, once its end is told.

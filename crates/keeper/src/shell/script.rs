@@ -255,7 +255,9 @@ mod tests {
         let line = call(Way::Source, b"/d/s", 7, ErrorTrap::Remove);
         assert_eq!(line, b"\\builtin trap - ERR; \\source '/d/s' 7 && _=\n");
         let line = run(Way::Builtin, b"/f", b"/dev/null", b"/o", b"/e");
-        assert_eq!(line, b"\\builtin . '/f' <'/dev/null' >'/o' 2>'/e'\n");
+        assert_eq!(line, b"\\builtin . /f </dev/null >/o 2>/e\n");
+        let line = run(Way::Dot, b"/a b/f", b"/dev/null", b"/~", b"e");
+        assert_eq!(line, b"\\. '/a b/f' </dev/null >'/~' 2>'e'\n");
     }
 
     #[test]

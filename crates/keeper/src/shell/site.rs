@@ -12,7 +12,7 @@ use rustix::{
 const FOLDER: Mode = Mode::RWXU;
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Letters of a name, five bits each. A shell reads the line with its names letter by letter.
-const NAME_LETTERS: usize = 8;
+const NAME_LETTERS: usize = 12;
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 /// What a command is written to when there is no room for another file: one page of a file system, which it has already.
 const SPARE: &str = "spareforneed";

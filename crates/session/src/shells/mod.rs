@@ -47,6 +47,7 @@ use tokio::sync::{mpsc, oneshot};
 const LIVE_PIECES: usize = 64;
 /// The counter that aliases are numbered by, one for the whole data folder.
 const COUNTER: &str = "shells";
+const NUMBERS: u32 = 32;
 /// Of a part of an alias that a caller gave.
 const ALIAS_PART: usize = 40;
 /// The port that an alias does not name.
@@ -129,7 +130,7 @@ impl Sessions {
             ),
             _ => fault,
         })?;
-        let number = shared.journal.count(&Tenant::default_tenant(), COUNTER).await.map_err(faults::write)?;
+        let number = self.shell_number().await?;
         let alias = Alias::new(format!("{number}_{name}")).map_err(|error| internal(error.to_string()))?;
         let (id, now) = (SessionId::new(), Timestamp::now());
         let fixed = NewSession {
@@ -163,6 +164,18 @@ impl Sessions {
             cwd: glimpse.cwd,
             lesser: glimpse.lesser,
         })
+    }
+
+    /// Never the same twice. Numbers are put by in blocks, so that not every shell waits for a commit of its own; a
+    /// server that starts begins with a new block.
+    async fn shell_number(&self) -> Result<u64, Fault> {
+        let mut numbers = self.shared.shell_numbers.lock().await;
+        if let Some(number) = numbers.next() {
+            return Ok(number);
+        }
+        let counted = self.shared.journal.count_many(&Tenant::default_tenant(), COUNTER, NUMBERS).await;
+        *numbers = counted.map_err(faults::write)?;
+        numbers.next().ok_or_else(|| internal("the store has counted no shells"))
     }
 
     /// What an alias says of where a shell is.

@@ -15,7 +15,7 @@ impl SqliteStore {
             Change::Acquire(session) => self.acquire(*session),
             Change::Erase { session, seq } => self.erase(*session, *seq, tally),
             Change::Cut { session, first_seq } => self.cut(*session, *first_seq, tally),
-            Change::Count { tenant, counter } => self.count(tenant, counter),
+            Change::Count { tenant, counter, many } => self.count(tenant, counter, *many),
             Change::PutAgent(row) => self.put_agent(row),
             Change::RemoveAgent { tenant, name } => {
                 let tenant = self.tenant(tenant)?;
@@ -58,15 +58,15 @@ impl SqliteStore {
         }))
     }
 
-    fn count(&mut self, tenant: &Tenant, counter: &str) -> rusqlite::Result<Changed> {
+    fn count(&mut self, tenant: &Tenant, counter: &str, many: u32) -> rusqlite::Result<Changed> {
         let tenant = self.tenant(tenant)?;
         let number = self
             .db
             .prepare_cached(
-                "INSERT INTO counters (tenant_no, name, value) VALUES (?1, ?2, 1)
-                 ON CONFLICT (tenant_no, name) DO UPDATE SET value = value + 1 RETURNING value",
+                "INSERT INTO counters (tenant_no, name, value) VALUES (?1, ?2, ?3)
+                 ON CONFLICT (tenant_no, name) DO UPDATE SET value = value + ?3 RETURNING value",
             )?
-            .query_row(params![tenant, counter], |row| row.get(0))?;
+            .query_row(params![tenant, counter, many], |row| row.get(0))?;
         Ok(Ok(Outcome::Number(super::uint(number))))
     }
 

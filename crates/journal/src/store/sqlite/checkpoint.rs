@@ -227,7 +227,7 @@ fn lay_out(wal: &Path) -> io::Result<File> {
 }
 
 fn fill(file: &File, from: u64) -> io::Result<()> {
-    const ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+    static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
     let mut at = from;
     while at < LAID_BYTES {
         let piece = usize::try_from(LAID_BYTES - at).unwrap_or(ZEROS.len()).min(ZEROS.len());
