@@ -42,6 +42,8 @@ const GUESTS: usize = 8;
 /// cgroup whose last process is dying.
 const SOON: Duration = Duration::from_millis(1);
 const LATER: Duration = Duration::from_millis(200);
+/// How long a word that nobody waits for may wait for another.
+const LAZY: Duration = Duration::from_millis(50);
 /// Children that ended before their middleman's report was read.
 const UNCLAIMED: usize = 64;
 /// Refused connections remembered while no server is there.
@@ -91,8 +93,8 @@ pub(crate) struct Keeper {
     next_id: u32,
     /// Where the next round of output begins, so that one flood delays nobody.
     turn: usize,
-    /// Until then a command that was just taken is left alone: its acknowledgement goes with its end, or then.
-    quiet: Option<Instant>,
+    /// All that there is to say is that something is done, and that can wait until then.
+    lazy: Option<Instant>,
     scratch: Vec<u8>,
     ending: bool,
 }
@@ -121,7 +123,7 @@ impl Keeper {
             dropped: 0,
             next_id: 0,
             turn: 0,
-            quiet: None,
+            lazy: None,
             scratch: vec![0; CHUNK_BYTES],
             ending: false,
         })
@@ -180,12 +182,20 @@ impl Keeper {
     }
 
     fn tell(&mut self, notice: &Notice) {
-        if !matches!(notice, Notice::Done { .. }) {
-            self.quiet = None;
-        }
+        self.lazy = None;
         if let Some(server) = &mut self.server {
             server.tell(notice);
         }
+    }
+
+    /// Says of something that it is done, with whatever is said next: the server waits for what comes of it, and not for
+    /// this.
+    fn tell_lazily(&mut self, tag: u32) {
+        // Never moved on, and never where something else is said already.
+        let said = self.server.as_ref().is_some_and(Line::pending);
+        let lazy = self.lazy.or_else(|| (!said).then(|| Instant::now() + LAZY));
+        self.tell(&Notice::Done { tag });
+        self.lazy = lazy;
     }
 }
 
@@ -260,7 +270,9 @@ impl Keeper {
         for process in &mut self.processes {
             process.outputs.iter_mut().for_each(crate::channel::Output::unsubscribe);
             process.inputs.iter_mut().for_each(crate::channel::Input::abandon);
+            process.asked.clear();
         }
+        self.lazy = None;
     }
 
     fn hear_server(&mut self, id: u32) {
@@ -435,6 +447,7 @@ impl Keeper {
             if !process.owed.is_empty() {
                 at(now + SOON);
             }
+            process.asked.iter().map(|(_, until)| *until).for_each(&mut at);
         }
         if !self.graves.is_empty() {
             at(now + LATER);
@@ -442,7 +455,7 @@ impl Keeper {
         if let Some(time) = self.parts.egress.as_ref().and_then(Egress::deadline) {
             at(time);
         }
-        self.quiet.into_iter().for_each(&mut at);
+        self.lazy.into_iter().for_each(&mut at);
         next.map(|time| time.saturating_duration_since(now))
     }
 
@@ -543,11 +556,12 @@ impl Keeper {
 
     /// Sends the server what it has room for, a piece of each stream in turn.
     fn serve(&mut self) {
-        if let Some(until) = self.quiet {
-            if Instant::now() < until {
+        if let Some(until) = self.lazy {
+            let due = |process: &Process| process.outputs.iter().any(|output| output.due().is_some());
+            if Instant::now() < until && !self.processes.iter().any(due) {
                 return;
             }
-            self.quiet = None;
+            self.lazy = None;
         }
         let Some(server) = &mut self.server else { return };
         let mut over = server.flush().is_err();

@@ -38,6 +38,8 @@ pub(crate) struct Process {
     pub(crate) late: Vec<Late>,
     /// Signals that have yet to arrive.
     pub(crate) owed: Vec<Owed>,
+    /// The tags by which the shell's state was asked for, and until when it is waited for.
+    pub(crate) asked: Vec<(u32, Instant)>,
 }
 
 /// What comes by it is read, so that nobody is held up or killed by a full pipe, and dropped.
@@ -105,6 +107,7 @@ impl Process {
             shell: None,
             late: Vec::new(),
             owed: Vec::new(),
+            asked: Vec::new(),
         }
     }
 

@@ -87,7 +87,7 @@ choice! {
         4 => Spawned { tag: u32, process: u64, pid: u32 },
         5 => SpawnFailed { tag: u32, process: u64, failure: SpawnFailure, errno: i32 },
         6 => Output { process: u64, fd: u32, offset: u64, bytes: Blob },
-        /// The stream ended at `offset`; everything before it was sent.
+        /// The stream ended at `offset`; everything before it was sent. Of a shell's command, its end tells that.
         7 => End { process: u64, fd: u32, offset: u64 },
         8 => Exited { process: u64, exit: Exit },
         9 => InputTaken { process: u64, fd: u32, number: u64 },

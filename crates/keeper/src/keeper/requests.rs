@@ -6,7 +6,7 @@ use crate::{
     channel::Taking,
     launch::{self, Bounds, Launched, Unfit},
     poller::{NOTHING, READ, Token},
-    process::{FREEZE, Frost, Process, QUIET},
+    process::{FREEZE, Frost, Process},
     wire::{Flow, InputRefusal, Notice, PROCESSES, Part, Reach, Refusal, Request, Spawn, SpawnFailure},
 };
 use rustix::{
@@ -44,7 +44,11 @@ impl Keeper {
             }
             Request::Signal { tag, process, signal, reach } => (tag, self.signal(process, signal, reach)),
             Request::Subscribe { tag, process, fd, from, upto } => {
-                (tag, self.subscribe(process, fd, from, upto))
+                match self.subscribe(process, fd, from, upto) {
+                    // By this tag nobody asks.
+                    Ok(()) if tag == 0 => return self.tell_lazily(tag),
+                    answer => (tag, answer),
+                }
             }
             Request::Freeze { tag, process } => match self.freeze(tag, process) {
                 // Answered once everything stands still.
@@ -62,13 +66,8 @@ impl Keeper {
                 match self.run_command(process, command, stdin, part, &text.0) {
                     // Answered with the last part.
                     Ok(()) if part == Part::More => return,
-                    answer => {
-                        if answer.is_ok() {
-                            // Never moved on: nobody else waits for longer.
-                            self.quiet.get_or_insert_with(|| Instant::now() + QUIET);
-                        }
-                        (tag, answer)
-                    }
+                    Ok(()) => return self.tell_lazily(tag),
+                    refused => (tag, refused),
                 }
             }
             Request::SignalCommand { tag, process, signal, whom } => {
@@ -78,9 +77,10 @@ impl Keeper {
                 Ok(shell) => return self.tell(&Notice::ShellIs { tag, process, shell }),
                 Err(refused) => (tag, Err(refused)),
             },
-            Request::SavedState { tag, process } => match self.saved_state(process) {
-                Ok((manner, state)) => return self.tell(&Notice::StateIs { tag, manner, state }),
-                Err(refused) => (tag, Err(refused)),
+            Request::SavedState { tag, process } => match self.saved_state(tag, process) {
+                // Answered once the shell has said it.
+                Ok(()) => return,
+                refused => (tag, refused),
             },
             Request::Remember { tag, process, manner, state } => {
                 (tag, self.remember(process, manner, state.0))

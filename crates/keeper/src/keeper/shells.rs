@@ -9,7 +9,7 @@ use crate::{
     channel::{COMMAND_OUTPUT_BYTES, Input, Output},
     codec::Blob,
     poller::{NOTHING, READ, TAKEN, Token},
-    process::{Late, Process, QUIET, Stage},
+    process::{Frost, Late, Process, QUIET, Stage},
     shell::{self, Effect, Event, Order, Owner, Shell, Site, Streams},
     tree::{self, Kin, Of},
     wire::{
@@ -35,6 +35,10 @@ const LATE_BYTES: usize = 64 * 1024;
 const LATE_REST: Duration = Duration::from_millis(10);
 /// Streams that ended commands' processes still write to; beyond it the oldest are closed.
 const LATE: usize = 256;
+/// Questions for one shell's state that wait for it.
+const ASKED: usize = 16;
+/// A shell that says its state for longer is not waited for.
+const SAYING: Duration = Duration::from_secs(2);
 
 /// How the shell was known that said a state, and the state.
 pub(super) type Remembered = (Manner, Vec<u8>);
@@ -73,13 +77,30 @@ impl Keeper {
         Ok(())
     }
 
-    pub(super) fn saved_state(&mut self, process: u64) -> Result<(Manner, Blob), (Refusal, String)> {
-        match &mut self.known(process)?.shell {
-            Some(shell) => {
-                shell.drain();
-                Ok((shell.manner(), Blob(shell.saved_state().to_vec())))
-            }
-            None => refuse(Refusal::NoProcess, format!("process {process} is no shell")),
+    pub(super) fn saved_state(&mut self, tag: u32, process: u64) -> Answer {
+        let known = self.known(process)?;
+        if known.shell.is_none() {
+            return refuse(Refusal::NoProcess, format!("process {process} is no shell"));
+        }
+        if known.asked.len() >= ASKED {
+            return refuse(Refusal::TooMany, "the state is asked for already");
+        }
+        known.asked.push((tag, Instant::now() + SAYING));
+        Ok(())
+    }
+
+    /// Tells whoever asked what a shell said of its state, when it is not just saying another, or cannot.
+    fn tell_state(&mut self, at: usize, now: Instant) {
+        let Process { shell: Some(shell), asked, frost, .. } = &mut self.processes[at] else { return };
+        let says =
+            shell.is_saving() && *frost == Frost::Thawed && asked.iter().all(|(_, until)| now < *until);
+        if asked.is_empty() || says {
+            return;
+        }
+        shell.drain();
+        let (manner, state) = (shell.manner(), Blob(shell.saved_state().to_vec()));
+        for (tag, _) in std::mem::take(asked) {
+            self.tell(&Notice::StateIs { tag, manner, state: state.clone() });
         }
     }
 
@@ -261,6 +282,7 @@ impl Keeper {
                 self.shell_event(at, event);
             }
             self.pay(at, now);
+            self.tell_state(at, now);
             self.finish_command(at);
         }
     }

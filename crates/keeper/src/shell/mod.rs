@@ -594,6 +594,10 @@ impl Shell {
         }
     }
 
+    pub(crate) fn is_saving(&self) -> bool {
+        matches!(self.phase, Phase::Saving { .. })
+    }
+
     /// Whether it says its state: line by line, of which nobody needs to hear before it is done.
     pub(crate) fn saves(&self) -> bool {
         matches!((&self.phase, &self.glass), (Phase::Saving { .. }, Some(Sight::Seen(_))))

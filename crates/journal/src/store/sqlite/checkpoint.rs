@@ -215,7 +215,7 @@ fn copy(shared: &Shared, path: &Path, db: &mut Option<Connection>) -> rusqlite::
 }
 
 /// Writes zeros from the end of the log's file on. Where there is no room for all of them there are none, and the log
-/// grows as it is written.
+/// grows as it is written. SQLite locks other files than this one, so that closing it here lets go of no lock.
 fn lay_out(wal: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).open(wal)?;
     let end = file.metadata()?.len();

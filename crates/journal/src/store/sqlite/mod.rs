@@ -1,8 +1,8 @@
 //! The embedded store: SQLite in WAL mode, `synchronous=FULL`.
 //!
 //! One connection writes, on the committer's thread; a few read. A third kind copies the log into the database
-//! file (a checkpoint) on a thread of its own, so that a commit never waits for it. Only when the log passes its
-//! hard bound does the writer itself step in between two commits, which also lets the log begin anew.
+//! file (a checkpoint) on a thread of its own, so that a commit never waits for it. The writer itself copies,
+//! between two commits, only the little that the thread left, which lets the log begin anew, or what is past a hard bound.
 
 mod changes;
 mod checkpoint;
