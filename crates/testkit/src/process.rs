@@ -63,16 +63,28 @@ pub fn end_below(folder: &Path) {
     }
 }
 
-/// A killed keeper cannot remove the folder in memory that its shell was given commands by; its link leads there.
+/// What killed keepers could not remove: the folder in memory that a shell was given commands by, to which a link leads,
+/// and their cgroups. Thousands of those make every other one slow.
 fn clear_sites(folder: &Path) {
-    let entries =
-        |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let homes = entries(folder).chain([folder.to_owned()]).map(|home| home.join("keepers"));
-    for keeper in homes.flat_map(|keepers| entries(&keepers).collect::<Vec<_>>()) {
+    let entries = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let homes = entries(folder).into_iter().chain([folder.to_owned()]).map(|home| home.join("keepers"));
+    for keeper in homes.flat_map(|keepers| entries(&keepers)) {
         if let Ok(site) = std::fs::read_link(keeper.join("site"))
             && site.starts_with("/dev/shm")
         {
             let _ = std::fs::remove_dir_all(site);
+        }
+        let Some(name) = keeper.file_name() else { continue };
+        let cgroups = Path::new("/sys/fs/cgroup");
+        for tree in entries(cgroups).into_iter().chain([cgroups.to_owned()]) {
+            let group = tree.join("outlast").join(name);
+            for below in entries(&group).into_iter().filter(|path| path.is_dir()).chain([group]) {
+                // One that is not empty stays.
+                let _ = std::fs::remove_dir(below);
+            }
         }
     }
 }
