@@ -38,6 +38,8 @@ const LAID_BYTES: u64 = COPY_BYTES + 2 * 1024 * 1024;
 const COPY_AFTER: Duration = Duration::from_secs(2);
 /// The writer copies this much itself to let the log begin anew.
 const REST_BYTES: u64 = 1024 * 1024;
+/// How often the thread copies at once to leave no more than that.
+const PASSES: usize = 5;
 /// Past this the writer steps in whatever is left. Also what a start after a crash has to read, so it stays small.
 const HARD_BYTES: u64 = 32 * 1024 * 1024;
 /// How much further the bound moves when a reader pins the log.
@@ -207,10 +209,19 @@ fn copy(shared: &Shared, path: &Path, db: &mut Option<Connection>) -> rusqlite::
             db.insert(fresh)
         }
     };
-    let busy = lock(&shared.busy);
-    let frames: i64 = db.pragma_update_and_check(None, "wal_checkpoint", "PASSIVE", |row| row.get(2))?;
-    drop(busy);
-    lock(&shared.state).copied = u64::try_from(frames).ok().map(|frames| frames * FRAME_BYTES);
+    let mut before = 0;
+    for _ in 0..PASSES {
+        let busy = lock(&shared.busy);
+        let frames: i64 = db.pragma_update_and_check(None, "wal_checkpoint", "PASSIVE", |row| row.get(2))?;
+        drop(busy);
+        let copied = u64::try_from(frames).unwrap_or(0) * FRAME_BYTES;
+        lock(&shared.state).copied = Some(copied);
+        // What was committed meanwhile is less each time, unless a reader is in the way.
+        if shared.log.load(Relaxed).saturating_sub(copied) <= REST_BYTES || copied <= before {
+            break;
+        }
+        before = copied;
+    }
     Ok(())
 }
 
