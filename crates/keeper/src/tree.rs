@@ -41,11 +41,12 @@ pub(crate) fn kin(pid: Pid) -> Option<Kin> {
     parse(&stat).filter(|kin| !kin.dead)
 }
 
-/// What a process was forked from and has not replaced yet: its program, and which signals it catches.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A process's program, and which signals it catches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Likeness {
     program: (u64, u64),
-    caught: String,
+    /// A bit for each, from one on.
+    caught: u64,
 }
 
 impl Likeness {
@@ -53,12 +54,18 @@ impl Likeness {
         let folder = format!("/proc/{}", pid.as_raw_nonzero());
         let program = fs::metadata(format!("{folder}/exe")).ok()?;
         let status = kernel::read_text(format!("{folder}/status"))?;
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?.trim().to_owned();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?.trim();
+        let caught = u64::from_str_radix(caught, 16).ok()?;
         Some(Self { program: (program.dev(), program.ino()), caught })
     }
 
     pub(crate) fn same_program(&self, other: &Self) -> bool {
         self.program == other.program
+    }
+
+    pub(crate) fn catches(&self, signal: Signal) -> bool {
+        let bit = u32::try_from(signal.as_raw() - 1).ok().and_then(|bit| 1_u64.checked_shl(bit));
+        bit.is_some_and(|bit| self.caught & bit != 0)
     }
 }
 

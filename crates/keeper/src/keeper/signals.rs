@@ -100,7 +100,7 @@ fn send(process: &mut Process, signal: Signal, whom: Whom, now: Instant) -> bool
     let running = process.shell.as_ref().and_then(|shell| shell.running());
     let (older, depth) = running.map_or((Vec::new(), Depth::Deep), |(older, depth)| (older.to_vec(), depth));
     let shell = matches!(process.stage, Stage::Running).then(|| tree::kin(process.pid)).flatten();
-    let likeness = shell.filter(|_| catchable(signal)).and_then(|_| Likeness::of(process.pid));
+    let likeness = shell.and_then(|_| Likeness::of(process.pid));
     let mut targets = Vec::new();
     // A shell that is deep in functions would go on with the next thing in them.
     if whom != Whom::Own || depth == Depth::Deep {
@@ -116,7 +116,10 @@ fn send(process: &mut Process, signal: Signal, whom: Whom, now: Instant) -> bool
     let mut sent = false;
     for kin in targets {
         let Some(pid) = Pid::from_raw(kin.pid) else { continue };
-        let alike = likeness.clone().filter(|shell| Likeness::of(pid).as_ref() == Some(shell));
+        let catches = |shell: &Likeness| {
+            Likeness::of(pid).is_some_and(|other| other.same_program(shell) && other.catches(signal))
+        };
+        let alike = likeness.filter(catches);
         if kill_process(pid, signal).is_ok() {
             sent = true;
             let owed = |shell| Owed { signal, to: Debtor::Shell(kin, shell), until: now + OWED };
@@ -124,8 +127,4 @@ fn send(process: &mut Process, signal: Signal, whom: Whom, now: Instant) -> bool
         }
     }
     sent
-}
-
-fn catchable(signal: Signal) -> bool {
-    signal != Signal::KILL && signal != Signal::STOP
 }
