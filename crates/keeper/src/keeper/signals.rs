@@ -29,6 +29,9 @@ pub(crate) struct Owed {
 enum Debtor {
     /// This command, which the shell has not begun: it would die without having run it.
     Command(u64),
+    /// What this command starts: the shell itself got it, and could begin to wait for a child in the same moment without
+    /// seeing it.
+    Child(u64),
     /// The shell or a fork of it, on its way to another program. It still catches what the shell does, and forgets
     /// what it caught when it becomes that program.
     Shell(Kin, Likeness),
@@ -77,6 +80,19 @@ impl Keeper {
                     }
                     Some(_) | None => false,
                 },
+                Debtor::Child(command) => match &process.shell {
+                    Some(shell) if shell.command() == *command => match shell.running() {
+                        Some((older, _)) if tree::own(&members(process), older, process.pid).is_empty() => {
+                            now < owed.until
+                        }
+                        Some(_) => {
+                            send(process, owed.signal, Whom::Own, now);
+                            false
+                        }
+                        None => false,
+                    },
+                    Some(_) | None => false,
+                },
                 Debtor::Shell(kin, likeness) => match Pid::from_raw(kin.pid) {
                     Some(pid) if tree::kin(pid).is_some_and(|other| other.is(kin)) => {
                         let same = Likeness::of(pid).is_some_and(|other| other.same_program(likeness));
@@ -101,18 +117,17 @@ fn send(process: &mut Process, signal: Signal, whom: Whom, now: Instant) -> bool
     let (older, depth) = running.map_or((Vec::new(), Depth::Deep), |(older, depth)| (older.to_vec(), depth));
     let shell = matches!(process.stage, Stage::Running).then(|| tree::kin(process.pid)).flatten();
     let likeness = shell.and_then(|_| Likeness::of(process.pid));
-    let mut targets = Vec::new();
-    // A shell that is deep in functions would go on with the next thing in them.
-    if whom != Whom::Own || depth == Depth::Deep {
-        targets.extend(shell);
+    let own = match whom {
+        Whom::Shell => Vec::new(),
+        Whom::Own | Whom::Both => tree::own(&members(process), &older, process.pid),
+    };
+    // A shell that is deep in functions would go on with the next thing in them. Where there is nothing else, what runs
+    // in the shell itself is all that there is of the command.
+    let with_shell = whom != Whom::Own || depth == Depth::Deep || own.is_empty();
+    if let (Whom::Own, true, Some(_), Some(known)) = (whom, own.is_empty(), shell, &process.shell) {
+        process.owed.push(Owed { signal, to: Debtor::Child(known.command()), until: now + OWED });
     }
-    if whom != Whom::Shell {
-        targets.extend(tree::own(&members(process), &older, process.pid));
-    }
-    if targets.is_empty() {
-        // What runs in the shell itself is all that there is of such a command.
-        targets.extend(shell);
-    }
+    let targets = shell.filter(|_| with_shell).into_iter().chain(own);
     let mut sent = false;
     for kin in targets {
         let Some(pid) = Pid::from_raw(kin.pid) else { continue };
