@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How long a signal is owed. A command begins, and a process becomes another program, in far less.
 const OWED: Duration = Duration::from_secs(1);
+/// Signals owed at once; of more, the later ones are sent and not owed.
+const OWED_MOST: usize = 64;
 
 /// A signal that was taken and may not have arrived.
 #[derive(Debug)]
@@ -141,5 +143,6 @@ fn send(process: &mut Process, signal: Signal, whom: Whom, now: Instant) -> bool
             process.owed.extend(alike.map(owed));
         }
     }
+    process.owed.truncate(OWED_MOST);
     sent
 }
